@@ -1,0 +1,283 @@
+//! `DeletionCostPolicy`: which pods get a deletion cost, and from which signals.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{CustomResource, KubeSchema};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{LabelSelector, Problem, Problems};
+
+/// The most signals of one policy: each is one query per poll.
+const MAX_SIGNALS: usize = 32;
+
+/// Costs above this become visible to other readers of the annotation: Karpenter adds cost / 2^27 to a base of 1.0 when it
+/// ranks nodes, so a million still moves that rank by less than one percent.
+const MAX_COST: i32 = 1_000_000;
+
+/// Turns measured work into deletion costs for the pods that `selector` matches.
+#[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "pecking-order.dev",
+    version = "v1alpha1",
+    kind = "DeletionCostPolicy",
+    plural = "deletioncostpolicies",
+    shortname = "dcp",
+    category = "pecking-order",
+    namespaced,
+    status = "DeletionCostPolicyStatus",
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
+    printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason"}"#,
+    printcolumn = r#"{"name":"Backend","type":"string","jsonPath":".spec.backend"}"#,
+    printcolumn = r#"{"name":"Dry Run","type":"boolean","jsonPath":".spec.dryRun"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DeletionCostPolicySpec {
+    /// The pods that this policy governs. Only pods of a ReplicaSet or a ReplicationController have a deletion cost.
+    /// Where two policies of one namespace match a pod, the one whose name sorts first governs it.
+    pub selector: LabelSelector,
+    /// A backend named in the server configuration.
+    #[serde(default = "defaults::backend")]
+    pub backend: String,
+    /// How a result row names its pod.
+    #[serde(default)]
+    pub pod_key: PodKey,
+    /// The signals whose points add up to a pod's cost.
+    #[schemars(length(min = 1, max = 32))]
+    pub signals: Vec<Signal>,
+    /// The highest cost; points beyond it do not count.
+    #[serde(default = "defaults::max_cost")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub max_cost: i32,
+    /// Costs are rounded to a multiple of this, so that noise causes no write. Work above zero never rounds to zero.
+    #[serde(default = "defaults::resolution")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub resolution: i32,
+    /// Seconds between two polls of the backend.
+    #[serde(default = "defaults::poll_seconds")]
+    #[schemars(range(min = 1, max = 3600))]
+    pub poll_seconds: u32,
+    /// Costs of pods that have no measured work.
+    #[serde(default)]
+    pub edge_cases: EdgeCases,
+    /// A pod younger than this, in seconds, is new.
+    #[serde(default = "defaults::new_pod_seconds")]
+    #[schemars(range(min = 0, max = 86400))]
+    pub new_pod_seconds: u32,
+    /// A pod without measured work ranks below every pod of its ReplicaSet that has some.
+    #[serde(default = "defaults::yes")]
+    pub new_pod_yields_to_work: bool,
+    /// Added to a cost; derived from the pod's UID, so it is the same in every run. Stays below one `resolution` step, so
+    /// that it never outweighs work.
+    #[serde(default)]
+    pub jitter: Jitter,
+    /// How old a sample may be.
+    #[serde(default)]
+    pub samples: Samples,
+    /// When costs are written.
+    #[serde(default)]
+    pub write: Write,
+    /// What to do with a cost that somebody else wrote.
+    #[serde(default)]
+    pub foreign_values: ForeignValues,
+    /// Compute, log, count and report; write nothing.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// Which label of a result row names the pod: `{label: NAME}` holds the pod's name, `{ip: NAME}` its IP address, with or
+/// without a port or a scheme around it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum PodKey {
+    Label(String),
+    Ip(String),
+}
+
+impl Default for PodKey {
+    fn default() -> Self {
+        Self::Label("pod".into())
+    }
+}
+
+/// One query that gives a number per pod.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Signal {
+    /// Names the signal in messages, metrics and explanations.
+    pub name: String,
+    /// The query, in the backend's own language.
+    pub query: String,
+    /// Points per unit of the signal.
+    pub weight: f64,
+    /// At most this many points from this signal.
+    pub cap: f64,
+    /// What it means when the backend has no series for a pod.
+    #[serde(default)]
+    pub missing: Missing,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Missing {
+    /// The pod may be busy: it is not taken for idle.
+    #[default]
+    Unknown,
+    /// The pod does nothing of this kind.
+    Zero,
+}
+
+/// Costs of pods that have no measured work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct EdgeCases {
+    /// A pod that is being deleted. Kubernetes drops it before it sorts.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub terminating: i32,
+    /// A pod that is not Ready and not new. Kubernetes removes it before every Ready pod, whatever its cost.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub not_ready: i32,
+    /// A pod younger than `newPodSeconds`.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub new_pod: i32,
+    /// A pod of which nothing is known.
+    #[schemars(range(min = 0, max = 1_000_000))]
+    pub no_metrics: i32,
+}
+
+impl Default for EdgeCases {
+    fn default() -> Self {
+        Self { terminating: 0, not_ready: 50, new_pod: 500, no_metrics: 500 }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Jitter {
+    #[schemars(range(min = 0, max = 999_999))]
+    pub min: i32,
+    #[schemars(range(min = 0, max = 999_999))]
+    pub max: i32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Samples {
+    /// A sample older than this, in seconds, is not current.
+    #[schemars(range(min = 1, max = 86400))]
+    pub max_age_seconds: u32,
+    /// The last known value stands in for a current one until it is this old, in seconds.
+    #[schemars(range(min = 1, max = 604_800))]
+    pub keep_last_seconds: u32,
+}
+
+impl Default for Samples {
+    fn default() -> Self {
+        Self { max_age_seconds: 60, keep_last_seconds: 600 }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Write {
+    /// Write the costs that decide, at the moment a scale-down is admitted.
+    pub on_scale_down: bool,
+    /// Ride on pod CREATE and UPDATE requests that happen anyway.
+    pub on_pod_update: bool,
+}
+
+impl Default for Write {
+    fn default() -> Self {
+        Self { on_scale_down: true, on_pod_update: true }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ForeignValues {
+    /// Leave the value alone; the pod ranks by it.
+    #[default]
+    Skip,
+    /// Replace the value.
+    Override,
+}
+
+/// What the product says about the policy.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DeletionCostPolicyStatus {
+    /// `Ready`: whether this version of the policy is in force.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+impl DeletionCostPolicySpec {
+    /// Everything that the schema cannot say, and what it says, for documents that never met an API server.
+    pub fn problems(&self) -> Vec<Problem> {
+        let mut p = Problems::default();
+        if self.selector.is_empty() {
+            p.push("spec.selector", "an empty selector", "labels that name the pods: an empty selector would match every pod of the namespace");
+        }
+        self.selector.problems("spec.selector", &mut p);
+        if self.backend.is_empty() {
+            p.push("spec.backend", "an empty name", "a backend named in the server configuration");
+        }
+        let (PodKey::Label(label) | PodKey::Ip(label)) = &self.pod_key;
+        if label.is_empty() {
+            p.push("spec.podKey", "an empty label name", "the label of a result row that names its pod");
+        }
+        if self.signals.is_empty() || self.signals.len() > MAX_SIGNALS {
+            p.push("spec.signals", format!("{} signals", self.signals.len()), format!("1 to {MAX_SIGNALS}"));
+        }
+        for (i, signal) in self.signals.iter().enumerate() {
+            let path = |field: &str| format!("spec.signals[{i}].{field}");
+            if signal.name.is_empty() {
+                p.push(path("name"), "an empty name", "a name, unique in the policy");
+            }
+            if self.signals[..i].iter().any(|earlier| earlier.name == signal.name) {
+                p.push(path("name"), &signal.name, "a name that no earlier signal has");
+            }
+            if signal.query.trim().is_empty() {
+                p.push(path("query"), "an empty query", "a query of the backend");
+            }
+            // Above zero: a signal that counts for nothing, or against a pod, is a mistake in the policy.
+            p.range(path("weight"), signal.weight, 1e-12, 1e12);
+            p.range(path("cap"), signal.cap, 1e-12, 1e12);
+        }
+        p.range("spec.maxCost", self.max_cost, 1, MAX_COST);
+        p.range("spec.resolution", self.resolution, 1, self.max_cost.max(1));
+        p.range("spec.pollSeconds", self.poll_seconds, 1, 3600);
+        let highest = self.max_cost.max(0);
+        p.range("spec.edgeCases.terminating", self.edge_cases.terminating, 0, highest);
+        p.range("spec.edgeCases.notReady", self.edge_cases.not_ready, 0, highest);
+        p.range("spec.edgeCases.newPod", self.edge_cases.new_pod, 0, highest);
+        p.range("spec.edgeCases.noMetrics", self.edge_cases.no_metrics, 0, highest);
+        p.range("spec.newPodSeconds", self.new_pod_seconds, 0, 86_400);
+        p.range("spec.jitter.min", self.jitter.min, 0, self.jitter.max.max(0));
+        if self.jitter.max >= self.resolution.max(1) || self.jitter.max < 0 {
+            p.push("spec.jitter.max", self.jitter.max, format!("0 to {}: below one resolution step, or it would outweigh work", self.resolution - 1));
+        }
+        p.range("spec.samples.maxAgeSeconds", self.samples.max_age_seconds, 1, 86_400);
+        p.range("spec.samples.keepLastSeconds", self.samples.keep_last_seconds, self.samples.max_age_seconds, 604_800);
+        p.0
+    }
+}
+
+mod defaults {
+    pub fn backend() -> String {
+        "default".into()
+    }
+    pub fn max_cost() -> i32 {
+        1000
+    }
+    pub fn resolution() -> i32 {
+        10
+    }
+    pub fn poll_seconds() -> u32 {
+        15
+    }
+    pub fn new_pod_seconds() -> u32 {
+        180
+    }
+    pub fn yes() -> bool {
+        true
+    }
+}

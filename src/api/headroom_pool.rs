@@ -1,0 +1,219 @@
+//! `HeadroomPool`: which pods are placeholders, and which rules they must keep.
+
+use std::borrow::Cow;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{CustomResource, KubeSchema};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use super::{LabelSelector, Problem, Problems};
+use crate::headroom::spot::SpotRow;
+
+/// The highest priority that a user's PriorityClass may have (`pkg/apis/scheduling/types.go`, HighestUserDefinablePriority).
+const HIGHEST_USER_PRIORITY: i32 = 1_000_000_000;
+
+/// Marks placeholders and says which rules hold for them.
+#[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "pecking-order.dev",
+    version = "v1alpha1",
+    kind = "HeadroomPool",
+    plural = "headroompools",
+    shortname = "hp",
+    category = "pecking-order",
+    status = "HeadroomPoolStatus",
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
+    printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason"}"#,
+    printcolumn = r#"{"name":"Cutoff","type":"string","jsonPath":".spec.expendablePriorityCutoff"}"#,
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HeadroomPoolSpec {
+    /// Any of these marks a placeholder, its template, or its class. So does the label `pecking-order.dev/headroom` with the
+    /// pool's name, which always works.
+    #[serde(default)]
+    pub placeholders: Placeholders,
+    /// Cluster Autoscaler's `--expendable-pods-priority-cutoff`, or `None` where no Cluster Autoscaler runs (Karpenter).
+    #[serde(default)]
+    pub expendable_priority_cutoff: Cutoff,
+    /// The lowest priority of a real workload: placeholders must lie below it.
+    #[serde(default)]
+    #[schemars(range(min = -2_147_483_648i64, max = 1_000_000_000))]
+    pub workload_priority_floor: i32,
+    /// What each rule does when it is broken.
+    #[serde(default)]
+    pub rules: Rules,
+    /// Rows added to the built-in table of spot labels.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub spot_nodes: Vec<SpotRow>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Placeholders {
+    /// Names of the placeholders' PriorityClasses.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub priority_class_names: Vec<String>,
+    /// Labels of the placeholders, of their templates, or of their classes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selector: Option<LabelSelector>,
+}
+
+/// A pod whose priority lies below the cutoff never brings a node. -10 is the default of Cluster Autoscaler's flag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cutoff {
+    /// The flag's value.
+    At(i32),
+    /// No Cluster Autoscaler: every priority brings a node.
+    None,
+}
+
+impl Default for Cutoff {
+    fn default() -> Self {
+        Self::At(-10)
+    }
+}
+
+impl Serialize for Cutoff {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::At(value) => serializer.serialize_i32(*value),
+            Self::None => serializer.serialize_str("None"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Cutoff {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NumberOrNone;
+        impl de::Visitor<'_> for NumberOrNone {
+            type Value = Cutoff;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a 32-bit number, or the word None where no Cluster Autoscaler runs")
+            }
+            fn visit_i64<E: de::Error>(self, value: i64) -> Result<Cutoff, E> {
+                i32::try_from(value).map(Cutoff::At).map_err(|_| E::invalid_value(de::Unexpected::Signed(value), &self))
+            }
+            fn visit_u64<E: de::Error>(self, value: u64) -> Result<Cutoff, E> {
+                i32::try_from(value).map(Cutoff::At).map_err(|_| E::invalid_value(de::Unexpected::Unsigned(value), &self))
+            }
+            fn visit_str<E: de::Error>(self, value: &str) -> Result<Cutoff, E> {
+                // A YAML reader hands a plain -10 to `deserialize_any` as a number, but a quoted one as text.
+                match value {
+                    "None" => Ok(Cutoff::None),
+                    _ => Err(E::invalid_value(de::Unexpected::Str(value), &self)),
+                }
+            }
+        }
+        deserializer.deserialize_any(NumberOrNone)
+    }
+}
+
+impl JsonSchema for Cutoff {
+    fn schema_name() -> Cow<'static, str> {
+        "Cutoff".into()
+    }
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "x-kubernetes-int-or-string": true, "x-kubernetes-validations": [
+            { "rule": "type(self) == int ? (self >= -2147483648 && self <= 2147483647) : self == 'None'",
+              "message": "a 32-bit number, or the word None where no Cluster Autoscaler runs" } ] })
+    }
+}
+
+/// What happens when a rule is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Mode {
+    /// The request is refused.
+    Enforce,
+    /// The request passes with a warning.
+    Warn,
+    /// The request passes; the finding is counted and put into the audit annotations.
+    Audit,
+    /// The rule is not looked at.
+    Off,
+}
+
+/// What happens when the grace period is not zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum FixableMode {
+    Enforce,
+    /// A pod's 30, which is also what the API server fills in, becomes 0 at CREATE; a template with 30 gets a warning.
+    /// Every other value is refused.
+    Fix,
+    Warn,
+    Audit,
+    Off,
+}
+
+/// One entry per rule, named by the rule's id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Rules {
+    /// A priority below the cutoff never brings a node.
+    pub priority_above_cutoff: Mode,
+    /// A priority at or above the lowest real one cannot be preempted.
+    pub priority_below_workloads: Mode,
+    /// A placeholder that lingers keeps the room it should give away.
+    pub zero_grace_period: FixableMode,
+    /// A placeholder that requires spot nodes goes with them.
+    pub off_spot: Mode,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            priority_above_cutoff: Mode::Enforce,
+            priority_below_workloads: Mode::Enforce,
+            zero_grace_period: FixableMode::Enforce,
+            off_spot: Mode::Enforce,
+        }
+    }
+}
+
+/// What the product says about the pool.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HeadroomPoolStatus {
+    /// `Ready`: whether this version of the pool is in force.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+impl HeadroomPoolSpec {
+    /// Everything that the schema cannot say, and what it says, for documents that never met an API server.
+    pub fn problems(&self) -> Vec<Problem> {
+        let mut p = Problems::default();
+        if let Some(selector) = &self.placeholders.selector {
+            if selector.is_empty() {
+                p.push("spec.placeholders.selector", "an empty selector", "labels that name the placeholders: an empty selector would mark every pod of the cluster");
+            }
+            selector.problems("spec.placeholders.selector", &mut p);
+        }
+        for (i, name) in self.placeholders.priority_class_names.iter().enumerate() {
+            if name.is_empty() || name.starts_with("system-") {
+                p.push(format!("spec.placeholders.priorityClassNames[{i}]"), format!("`{name}`"), "the name of a PriorityClass of your own");
+            }
+        }
+        p.range("spec.workloadPriorityFloor", self.workload_priority_floor, i32::MIN, HIGHEST_USER_PRIORITY);
+        if let Cutoff::At(cutoff) = self.expendable_priority_cutoff
+            && cutoff >= self.workload_priority_floor
+        {
+            p.push(
+                "spec.expendablePriorityCutoff",
+                cutoff,
+                format!("a number below workloadPriorityFloor ({}): no priority is left for a placeholder otherwise", self.workload_priority_floor),
+            );
+        }
+        for (i, row) in self.spot_nodes.iter().enumerate() {
+            if row.key.is_empty() {
+                p.push(format!("spec.spotNodes[{i}].key"), "an empty key", "the key of a node label");
+            }
+            if row.spot.is_empty() {
+                p.push(format!("spec.spotNodes[{i}].spot"), "no values", "the values that mean spot");
+            }
+        }
+        p.0
+    }
+}

@@ -1,0 +1,134 @@
+//! The policies and pools that are in force, compiled once, so that a decision only looks things up.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kube::core::{Selector, SelectorExt};
+
+use super::{DeletionCostPolicy, DeletionCostPolicySpec, HEADROOM_LABEL, HeadroomPool, HeadroomPoolSpec};
+use crate::headroom::spot::{self, SpotRow};
+
+/// Labels as an object carries them.
+pub type Labels = BTreeMap<String, String>;
+
+/// A DeletionCostPolicy in force.
+#[derive(Debug)]
+pub struct CostPolicy {
+    pub namespace: String,
+    pub name: String,
+    pub generation: i64,
+    pub spec: DeletionCostPolicySpec,
+    pub selector: Selector,
+}
+
+impl CostPolicy {
+    /// Compiles a policy that has no problems.
+    pub fn compile(policy: &DeletionCostPolicy) -> Self {
+        Self {
+            namespace: policy.metadata.namespace.clone().unwrap_or_else(|| "default".into()),
+            name: policy.metadata.name.clone().unwrap_or_default(),
+            generation: policy.metadata.generation.unwrap_or_default(),
+            selector: policy.spec.selector.compile(),
+            spec: policy.spec.clone(),
+        }
+    }
+
+    pub fn key(&self) -> PolicyKey {
+        PolicyKey { namespace: self.namespace.clone(), name: self.name.clone() }
+    }
+}
+
+/// Identifies a policy: the same name in two namespaces is two policies.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PolicyKey {
+    pub namespace: String,
+    pub name: String,
+}
+
+/// A HeadroomPool in force.
+#[derive(Debug)]
+pub struct Pool {
+    pub name: String,
+    pub spec: HeadroomPoolSpec,
+    selector: Option<Selector>,
+    /// The built-in rows and the pool's own.
+    pub spot_rows: Vec<SpotRow>,
+}
+
+impl Pool {
+    /// Compiles a pool that has no problems.
+    pub fn compile(pool: &HeadroomPool) -> Self {
+        let mut spot_rows = spot::built_in();
+        spot_rows.extend(pool.spec.spot_nodes.iter().cloned());
+        Self {
+            name: pool.metadata.name.clone().unwrap_or_default(),
+            selector: pool.spec.placeholders.selector.as_ref().map(|selector| selector.compile()),
+            spec: pool.spec.clone(),
+            spot_rows,
+        }
+    }
+
+    /// Whether the labels of an object mark it as this pool's.
+    pub fn marks_labels(&self, labels: &Labels) -> bool {
+        labels.get(HEADROOM_LABEL).is_some_and(|name| *name == self.name)
+            || self.selector.as_ref().is_some_and(|selector| selector.matches(labels))
+    }
+
+    /// Whether a PriorityClass is this pool's by name.
+    pub fn marks_class(&self, name: &str) -> bool {
+        self.spec.placeholders.priority_class_names.iter().any(|class| class == name)
+    }
+}
+
+/// Everything in force, as one immutable snapshot: a decision sees one generation of it.
+#[derive(Debug, Default, Clone)]
+pub struct Policies {
+    costs: BTreeMap<PolicyKey, Arc<CostPolicy>>,
+    pools: BTreeMap<String, Arc<Pool>>,
+}
+
+impl Policies {
+    pub fn with_policy(mut self, policy: CostPolicy) -> Self {
+        self.costs.insert(policy.key(), Arc::new(policy));
+        self
+    }
+
+    pub fn without_policy(mut self, key: &PolicyKey) -> Self {
+        self.costs.remove(key);
+        self
+    }
+
+    pub fn with_pool(mut self, pool: Pool) -> Self {
+        self.pools.insert(pool.name.clone(), Arc::new(pool));
+        self
+    }
+
+    pub fn without_pool(mut self, name: &str) -> Self {
+        self.pools.remove(name);
+        self
+    }
+
+    pub fn policies(&self) -> impl Iterator<Item = &Arc<CostPolicy>> {
+        self.costs.values()
+    }
+
+    /// The policies of a namespace, in the order in which they govern: by name.
+    pub fn in_namespace<'a>(&'a self, namespace: &str) -> impl Iterator<Item = &'a Arc<CostPolicy>> {
+        let first = PolicyKey { namespace: namespace.into(), name: String::new() };
+        let namespace = namespace.to_owned();
+        self.costs.range(first..).take_while(move |(key, _)| key.namespace == namespace).map(|(_, policy)| policy)
+    }
+
+    /// The policy that governs a pod with these labels.
+    pub fn governing(&self, namespace: &str, labels: &Labels) -> Option<&Arc<CostPolicy>> {
+        self.in_namespace(namespace).find(|policy| policy.selector.matches(labels))
+    }
+
+    pub fn pools(&self) -> impl Iterator<Item = &Arc<Pool>> {
+        self.pools.values()
+    }
+
+    pub fn pool(&self, name: &str) -> Option<&Arc<Pool>> {
+        self.pools.get(name)
+    }
+}

@@ -1,0 +1,13 @@
+//! Deletion costs, pure: from samples to scores, the order of removal, and the writes that a scale-down needs. No I/O.
+
+pub mod annotation;
+pub mod cache;
+pub mod plan;
+pub mod pod;
+pub mod readings;
+pub mod score;
+pub mod victims;
+
+pub use annotation::Stored;
+pub use cache::{Cost, CostCache};
+pub use pod::GovernedPod;

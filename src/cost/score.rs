@@ -1,0 +1,147 @@
+//! From readings to costs.
+//!
+//! A cost only ranks the pods of one ReplicaSet, so what counts is the order: measured work above everything that is merely
+//! unknown, and equal pods at equal costs, so that Kubernetes' own rules (spreading, age) go on working between them.
+
+use std::collections::HashMap;
+
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+use super::pod::GovernedPod;
+use super::readings::{Reading, Readings};
+use crate::api::deletion_cost_policy::{DeletionCostPolicySpec, Signal};
+
+/// A pod's cost and where it comes from.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Score {
+    /// 0 to `maxCost`.
+    pub cost: i32,
+    pub basis: Basis,
+    /// Some of it rests on a last known value that is older than `maxAgeSeconds`.
+    pub stale: bool,
+}
+
+/// What decided the cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Basis {
+    /// Measured, and more than nothing.
+    Work,
+    /// Measured, and nothing.
+    Idle,
+    New,
+    NotReady,
+    NoMetrics,
+    Terminating,
+}
+
+impl Basis {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Work => "work",
+            Self::Idle => "idle",
+            Self::New => "new",
+            Self::NotReady => "not_ready",
+            Self::NoMetrics => "no_metrics",
+            Self::Terminating => "terminating",
+        }
+    }
+}
+
+/// Costs of the pods of one policy, in the order of `pods`.
+pub fn score(spec: &DeletionCostPolicySpec, pods: &[impl AsRef<GovernedPod>], readings: &Readings, now: Timestamp) -> Vec<Score> {
+    let mut scores: Vec<Score> = pods.iter().map(|pod| score_alone(spec, pod.as_ref(), readings, now)).collect();
+    if spec.new_pod_yields_to_work {
+        let least = least_work(pods, &scores);
+        for (pod, score) in pods.iter().zip(&mut scores) {
+            if let (Basis::New | Basis::NotReady | Basis::NoMetrics, Some(least)) = (score.basis, least.get(pod.as_ref().owner.as_str())) {
+                score.cost = score.cost.min(below(spec, *least));
+            }
+        }
+    }
+    for (pod, score) in pods.iter().zip(&mut scores) {
+        score.cost = (score.cost + jitter(spec, &pod.as_ref().uid)).min(spec.max_cost);
+    }
+    scores
+}
+
+/// The cost of a pod that is only just being created, so that it has no UID yet: the new-pod cost, below the least work
+/// measured in its ReplicaSet.
+pub fn new_pod_cost(spec: &DeletionCostPolicySpec, least_work: Option<i32>) -> i32 {
+    let cost = whole_steps(spec, spec.edge_cases.new_pod.into());
+    match least_work {
+        Some(least) if spec.new_pod_yields_to_work => cost.min(below(spec, least)),
+        _ => cost,
+    }
+}
+
+/// The least cost of a pod with measured work, by ReplicaSet.
+pub fn least_work<'a>(pods: &'a [impl AsRef<GovernedPod>], scores: &[Score]) -> HashMap<&'a str, i32> {
+    let mut least = HashMap::new();
+    for (pod, score) in pods.iter().zip(scores).filter(|(_, score)| score.basis == Basis::Work) {
+        least.entry(pod.as_ref().owner.as_str()).and_modify(|cost: &mut i32| *cost = score.cost.min(*cost)).or_insert(score.cost);
+    }
+    least
+}
+
+/// Points of one signal: the value times its weight, at most its cap.
+pub fn points(signal: &Signal, value: f64) -> f64 {
+    (value.max(0.0) * signal.weight).min(signal.cap)
+}
+
+fn score_alone(spec: &DeletionCostPolicySpec, pod: &GovernedPod, readings: &Readings, now: Timestamp) -> Score {
+    let (mut work, mut stale, mut unknown) = (0.0, false, spec.signals.is_empty());
+    for (signal, reading) in spec.signals.iter().zip(readings.of_pod(spec, &pod.uid, now)) {
+        match reading {
+            Reading::Current(sample) => work += points(signal, sample.value),
+            Reading::LastKnown(sample) => {
+                stale = true;
+                work += points(signal, sample.value);
+            }
+            // With `missing: Zero` a poll stores a zero, so nothing here means that there was no poll either.
+            Reading::Nothing => unknown = true,
+        }
+    }
+    let new = now.duration_since(pod.created) < SignedDuration::from_secs(spec.new_pod_seconds.into());
+    let edge = &spec.edge_cases;
+    let (basis, cost) = if pod.terminating {
+        (Basis::Terminating, edge.terminating.into())
+    } else if work > 0.0 {
+        // A part that is known to be at work is enough: what is unknown can only add to it.
+        (Basis::Work, work)
+    } else if new {
+        (Basis::New, edge.new_pod.into())
+    } else if pod.ready_since.is_none() {
+        (Basis::NotReady, edge.not_ready.into())
+    } else if unknown {
+        (Basis::NoMetrics, edge.no_metrics.into())
+    } else {
+        (Basis::Idle, 0.0)
+    };
+    Score { cost: whole_steps(spec, cost), basis, stale }
+}
+
+/// Rounds to the nearest multiple of `resolution`; more than nothing is at least one step, so that work never looks idle.
+fn whole_steps(spec: &DeletionCostPolicySpec, points: f64) -> i32 {
+    let step = f64::from(spec.resolution);
+    let highest = (spec.max_cost / spec.resolution).max(1);
+    if points <= 0.0 {
+        return 0;
+    }
+    // Comparing as f64 first keeps a sum that has overflowed to infinity from being cast.
+    let steps = (points / step).round().clamp(1.0, f64::from(highest));
+    steps as i32 * spec.resolution
+}
+
+fn below(spec: &DeletionCostPolicySpec, cost: i32) -> i32 {
+    (cost - spec.resolution).max(0)
+}
+
+/// A number in `jitter` that depends on nothing but the UID (FNV-1a).
+fn jitter(spec: &DeletionCostPolicySpec, uid: &str) -> i32 {
+    let width = u64::from(spec.jitter.max.abs_diff(spec.jitter.min)) + 1;
+    let hash = uid.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    spec.jitter.min + (hash % width) as i32
+}
+
+#[cfg(test)]
+mod tests;

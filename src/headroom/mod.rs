@@ -1,0 +1,11 @@
+//! Headroom, pure: what marks a placeholder, the rules it must keep, and how an object is held against them. No I/O.
+
+pub mod classes;
+pub mod object;
+pub mod review;
+pub mod rules;
+pub mod spot;
+
+pub use classes::Classes;
+pub use object::Object;
+pub use review::{Review, review};

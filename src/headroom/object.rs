@@ -1,0 +1,269 @@
+//! The objects that can be headroom, reduced to the fields that a rule reads.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::NodeSelectorTerm;
+use serde::{Deserialize, Deserializer};
+
+use crate::api::policies::Labels;
+use crate::api::{HEADROOM_LABEL, Pool};
+
+/// A reviewed object.
+#[derive(Debug)]
+pub struct Object {
+    pub kind: Kind,
+    pub name: String,
+    pub labels: Labels,
+    /// An object on its way out, or a pod that has ended: it is never refused.
+    pub leaving: bool,
+    /// The Deployment or CronJob that made this ReplicaSet or Job from a template that was reviewed there.
+    pub made_by_a_reviewed_template: bool,
+    pub body: Body,
+}
+
+#[derive(Debug)]
+pub enum Body {
+    Class { value: i32 },
+    /// A pod, or the template of one.
+    Pod { labels: Labels, spec: Box<PodSpec> },
+}
+
+/// The kinds that are reviewed, each with the path of its pod spec.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    PriorityClass,
+    Pod,
+    Deployment,
+    ReplicaSet,
+    StatefulSet,
+    DaemonSet,
+    Job,
+    CronJob,
+}
+
+impl Kind {
+    pub const ALL: [Self; 8] = [
+        Self::PriorityClass, Self::Pod, Self::Deployment, Self::ReplicaSet, Self::StatefulSet, Self::DaemonSet, Self::Job, Self::CronJob,
+    ];
+
+    /// The kind with this name in this API group.
+    pub fn find(group: &str, kind: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.name() == kind && known.group() == group)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::PriorityClass => "PriorityClass",
+            Self::Pod => "Pod",
+            Self::Deployment => "Deployment",
+            Self::ReplicaSet => "ReplicaSet",
+            Self::StatefulSet => "StatefulSet",
+            Self::DaemonSet => "DaemonSet",
+            Self::Job => "Job",
+            Self::CronJob => "CronJob",
+        }
+    }
+
+    pub fn group(self) -> &'static str {
+        match self {
+            Self::PriorityClass => "scheduling.k8s.io",
+            Self::Pod => "",
+            Self::Deployment | Self::ReplicaSet | Self::StatefulSet | Self::DaemonSet => "apps",
+            Self::Job | Self::CronJob => "batch",
+        }
+    }
+
+    pub fn pod_spec_path(self) -> &'static str {
+        match self {
+            Self::PriorityClass => "",
+            Self::Pod => "spec",
+            Self::CronJob => "spec.jobTemplate.spec.template.spec",
+            _ => "spec.template.spec",
+        }
+    }
+}
+
+/// The fields of a pod spec that a rule reads. Everything else may be there and is not looked at.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodSpec {
+    pub priority_class_name: Option<String>,
+    pub priority: Option<i32>,
+    pub termination_grace_period_seconds: Option<i64>,
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub node_selector: BTreeMap<String, String>,
+    #[serde(default, deserialize_with = "null_is_default")]
+    affinity: Affinity,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Affinity {
+    #[serde(default, deserialize_with = "null_is_default")]
+    node_affinity: NodeAffinity,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeAffinity {
+    required_during_scheduling_ignored_during_execution: Option<NodeSelector>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct NodeSelector {
+    #[serde(default, deserialize_with = "null_is_default")]
+    node_selector_terms: Vec<NodeSelectorTerm>,
+}
+
+impl PodSpec {
+    /// The terms of the required node affinity, which are OR-ed; `None` where there is none.
+    pub fn required_node_terms(&self) -> Option<&[NodeSelectorTerm]> {
+        self.affinity.node_affinity.required_during_scheduling_ignored_during_execution.as_ref().map(|s| s.node_selector_terms.as_slice())
+    }
+}
+
+impl Object {
+    /// Reads the JSON of an object of this kind.
+    pub fn read(kind: Kind, json: &str) -> Result<Self, serde_json::Error> {
+        let (head, body) = match kind {
+            Kind::PriorityClass => {
+                let raw: RawClass = serde_json::from_str(json)?;
+                (Head { metadata: raw.metadata, status: Status::default() }, Body::Class { value: raw.value.unwrap_or(0) })
+            }
+            Kind::Pod => {
+                let raw: Raw<PodSpec> = serde_json::from_str(json)?;
+                let labels = raw.metadata.labels.clone();
+                (Head { metadata: raw.metadata, status: raw.status }, Body::Pod { labels, spec: Box::new(raw.spec) })
+            }
+            Kind::CronJob => {
+                let raw: Raw<CronJobSpec> = serde_json::from_str(json)?;
+                (Head { metadata: raw.metadata, status: Status::default() }, raw.spec.job_template.spec.template.into_body())
+            }
+            Kind::Deployment | Kind::ReplicaSet | Kind::StatefulSet | Kind::DaemonSet | Kind::Job => {
+                let raw: Raw<WorkloadSpec> = serde_json::from_str(json)?;
+                (Head { metadata: raw.metadata, status: Status::default() }, raw.spec.template.into_body())
+            }
+        };
+        let metadata = head.metadata;
+        let made_by_a_reviewed_template = metadata.owner_references.iter().any(|owner| {
+            owner.controller == Some(true) && matches!((kind, owner.kind.as_str()), (Kind::ReplicaSet, "Deployment") | (Kind::Job, "CronJob"))
+        });
+        let ended = matches!(head.status.phase.as_deref(), Some("Succeeded" | "Failed"));
+        Ok(Self {
+            kind,
+            name: if metadata.name.is_empty() { metadata.generate_name } else { metadata.name },
+            labels: metadata.labels,
+            leaving: metadata.deletion_timestamp.is_some() || ended,
+            made_by_a_reviewed_template,
+            body,
+        })
+    }
+
+    /// Whether the pool marks this object: by label (its own or its template's), or by class.
+    pub fn is_marked_by(&self, pool: &Pool) -> bool {
+        pool.marks_labels(&self.labels)
+            || match &self.body {
+                Body::Class { .. } => pool.marks_class(&self.name),
+                Body::Pod { labels, spec } => {
+                    pool.marks_labels(labels) || spec.priority_class_name.as_deref().is_some_and(|class| pool.marks_class(class))
+                }
+            }
+    }
+
+    /// The pool that the mark label names, whether or not there is such a pool.
+    pub fn mark(&self) -> Option<&str> {
+        let template = match &self.body {
+            Body::Pod { labels, .. } => labels.get(HEADROOM_LABEL),
+            Body::Class { .. } => None,
+        };
+        self.labels.get(HEADROOM_LABEL).or(template).map(String::as_str)
+    }
+}
+
+struct Head {
+    metadata: Metadata,
+    status: Status,
+}
+
+/// Every field may be absent or null.
+#[derive(Deserialize)]
+#[serde(bound(deserialize = "S: Deserialize<'de> + Default"))]
+struct Raw<S> {
+    #[serde(default, deserialize_with = "null_is_default")]
+    metadata: Metadata,
+    #[serde(default, deserialize_with = "null_is_default")]
+    spec: S,
+    #[serde(default, deserialize_with = "null_is_default")]
+    status: Status,
+}
+
+#[derive(Deserialize)]
+struct RawClass {
+    #[serde(default, deserialize_with = "null_is_default")]
+    metadata: Metadata,
+    value: Option<i32>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    #[serde(default, deserialize_with = "null_is_default")]
+    name: String,
+    #[serde(default, deserialize_with = "null_is_default")]
+    generate_name: String,
+    #[serde(default, deserialize_with = "null_is_default")]
+    labels: Labels,
+    deletion_timestamp: Option<serde::de::IgnoredAny>,
+    #[serde(default, deserialize_with = "null_is_default")]
+    owner_references: Vec<Owner>,
+}
+
+#[derive(Deserialize)]
+struct Owner {
+    #[serde(default)]
+    kind: String,
+    controller: Option<bool>,
+}
+
+#[derive(Default, Deserialize)]
+struct Status {
+    phase: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+struct WorkloadSpec {
+    #[serde(default, deserialize_with = "null_is_default")]
+    template: Template,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct CronJobSpec {
+    #[serde(default, deserialize_with = "null_is_default")]
+    job_template: JobTemplate,
+}
+
+#[derive(Default, Deserialize)]
+struct Template {
+    #[serde(default, deserialize_with = "null_is_default")]
+    metadata: Metadata,
+    #[serde(default, deserialize_with = "null_is_default")]
+    spec: PodSpec,
+}
+
+#[derive(Default, Deserialize)]
+struct JobTemplate {
+    #[serde(default, deserialize_with = "null_is_default")]
+    spec: WorkloadSpec,
+}
+
+impl Template {
+    fn into_body(self) -> Body {
+        Body::Pod { labels: self.metadata.labels, spec: Box::new(self.spec) }
+    }
+}
+
+fn null_is_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
+    Option::deserialize(deserializer).map(Option::unwrap_or_default)
+}

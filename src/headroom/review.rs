@@ -1,0 +1,178 @@
+//! Holds an object against the rules of every pool that marks it.
+
+use super::classes::Classes;
+use super::object::Object;
+use super::rules::{ALL, Context, Finding};
+use crate::api::documents::nearest;
+use crate::api::headroom_pool::Mode;
+use crate::api::{Policies, Pool};
+
+/// What came of a review: nothing at all for an object that no pool marks.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Review {
+    /// Broken rules, with the pool and the rule's id, in the rules' order.
+    pub broken: Vec<Broken>,
+    /// What could not be looked at, or is odd without breaking a rule.
+    pub notes: Vec<String>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct Broken {
+    pub rule: &'static str,
+    pub pool: String,
+    pub mode: Mode,
+    pub finding: Finding,
+}
+
+impl Review {
+    pub fn with_mode(&self, mode: Mode) -> impl Iterator<Item = &Broken> {
+        self.broken.iter().filter(move |broken| broken.mode == mode)
+    }
+}
+
+/// Reviews an object; `old` is what an UPDATE replaces. A rule that `old` breaks already at the same place is not held
+/// against an UPDATE: only what a request introduces is its fault, or the object could never be repaired or removed.
+pub fn review(object: &Object, old: Option<&Object>, policies: &Policies, classes: &Classes) -> Review {
+    let mut review = Review::default();
+    if object.leaving || object.made_by_a_reviewed_template {
+        return review;
+    }
+    for pool in policies.pools().filter(|pool| object.is_marked_by(pool)) {
+        let before: Vec<_> = old.filter(|old| old.is_marked_by(pool)).map(|old| broken(old, pool, classes)).unwrap_or_default();
+        let introduced = broken(object, pool, classes)
+            .into_iter()
+            .filter(|now| !before.iter().any(|then| then.rule == now.rule && then.finding.field == now.finding.field));
+        review.broken.extend(introduced);
+        if old.is_none()
+            && object.is_template()
+            && let Some(class) = object.pod_spec().and_then(|spec| spec.priority_class_name.as_deref())
+            && classes.value(Some(class)).is_none()
+        {
+            let field = format!("{}.priorityClassName", object.kind.pod_spec_path());
+            review.notes.push(format!("{field}: class `{class}` is not known (yet); its pods are checked when they are created"));
+        }
+    }
+    if let Some(mark) = object.mark()
+        && policies.pool(mark).is_none()
+        && old.and_then(Object::mark) != Some(mark)
+    {
+        let hint = nearest(mark, policies.pools().map(|pool| pool.name.as_str())).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
+        review.notes.push(format!("label pecking-order.dev/headroom: no HeadroomPool `{mark}`, so no rule is checked{hint}"));
+    }
+    review
+}
+
+fn broken(object: &Object, pool: &Pool, classes: &Classes) -> Vec<Broken> {
+    let context = Context { object, pool, classes };
+    ALL.iter()
+        .filter_map(|rule| {
+            let mode = (rule.mode)(pool, object);
+            let finding = (mode != Mode::Off).then(|| (rule.check)(&context)).flatten()?;
+            Some(Broken { rule: rule.id, pool: pool.name.clone(), mode, finding })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::headroom::object::Kind;
+    use crate::headroom::rules::tests::pool;
+
+    fn policies(spec: Value) -> Policies {
+        Policies::default().with_pool(pool(spec))
+    }
+
+    fn object(kind: Kind, json: Value) -> Object {
+        Object::read(kind, &json.to_string()).unwrap()
+    }
+
+    fn pod(grace: i64, labels: Value) -> Object {
+        object(Kind::Pod, json!({"metadata": {"name": "p", "labels": labels}, "spec": {"priority": -10, "terminationGracePeriodSeconds": grace}}))
+    }
+
+    fn ids(review: &Review) -> Vec<&str> {
+        review.broken.iter().map(|broken| broken.rule).collect()
+    }
+
+    fn by_label() -> Value {
+        json!({"placeholders": {"selector": {"matchLabels": {"headroom": "yes"}}}})
+    }
+
+    /// A11, webhook case 50.
+    #[test]
+    fn a11_an_unmarked_object_passes_untouched() {
+        let bad = object(Kind::Pod, json!({"spec": {"priority": -50, "nodeSelector": {"spot": "true"}}}));
+        assert_eq!(review(&bad, None, &policies(by_label()), &Classes::default()), Review::default());
+    }
+
+    #[test]
+    fn each_mark_marks() {
+        let marked = |spec: Value, object: Object| !review(&object, None, &policies(spec), &Classes::default()).broken.is_empty();
+        assert!(marked(json!({}), pod(30, json!({"pecking-order.dev/headroom": "general"}))));
+        assert!(marked(by_label(), pod(30, json!({"headroom": "yes"}))));
+        let by_class = json!({"placeholders": {"priorityClassNames": ["spare"]}});
+        assert!(marked(by_class.clone(), object(Kind::Pod, json!({"spec": {"priorityClassName": "spare", "priority": -10}}))));
+        assert!(marked(by_class.clone(), object(Kind::PriorityClass, json!({"metadata": {"name": "spare"}, "value": 5}))));
+        assert!(!marked(by_class, object(Kind::PriorityClass, json!({"metadata": {"name": "other"}, "value": 5}))));
+        assert!(marked(by_label(), object(Kind::PriorityClass, json!({"metadata": {"name": "c", "labels": {"headroom": "yes"}}, "value": 5}))));
+        let template = json!({"spec": {"template": {"metadata": {"labels": {"headroom": "yes"}}, "spec": {}}}});
+        assert!(marked(by_label(), object(Kind::Job, template)));
+    }
+
+    #[test]
+    fn an_update_is_refused_only_for_what_it_introduces() {
+        let policies = policies(by_label());
+        let mark = json!({"headroom": "yes"});
+        let review = |new: Object, old: Object| review(&new, Some(&old), &policies, &Classes::default());
+        assert_eq!(review(pod(30, mark.clone()), pod(30, mark.clone())), Review::default());
+        assert_eq!(ids(&review(pod(30, mark.clone()), pod(0, mark.clone()))), ["zeroGracePeriod"]);
+        assert_eq!(ids(&review(pod(30, mark.clone()), pod(30, json!({})))), ["zeroGracePeriod"], "marking it is introducing it");
+    }
+
+    /// Webhook case 12.
+    #[test]
+    fn an_object_that_is_leaving_is_never_refused() {
+        let mut json = json!({"metadata": {"labels": {"headroom": "yes"}, "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}});
+        assert!(review(&object(Kind::Pod, json.clone()), None, &policies(by_label()), &Classes::default()).broken.is_empty());
+        json["metadata"]["deletionTimestamp"] = Value::Null;
+        assert!(!review(&object(Kind::Pod, json), None, &policies(by_label()), &Classes::default()).broken.is_empty());
+    }
+
+    #[test]
+    fn a_replica_set_is_judged_by_itself_only_where_no_deployment_made_it() {
+        let set = |owners: Value| {
+            let metadata = json!({"labels": {"headroom": "yes"}, "ownerReferences": owners});
+            object(Kind::ReplicaSet, json!({"metadata": metadata, "spec": {"template": {"spec": {}}}}))
+        };
+        let findings = |set: Object| review(&set, None, &policies(by_label()), &Classes::default()).broken.len();
+        assert_eq!(findings(set(json!([]))), 2);
+        assert_eq!(findings(set(json!([{"kind": "Deployment", "name": "d", "uid": "u", "controller": true}]))), 0);
+    }
+
+    /// Webhook case 23 (a).
+    #[test]
+    fn an_unknown_class_is_said_not_skipped() {
+        let deployment = object(Kind::Deployment, json!({"metadata": {"labels": {"headroom": "yes"}},
+            "spec": {"template": {"spec": {"priorityClassName": "later", "terminationGracePeriodSeconds": 0}}}}));
+        let found = review(&deployment, None, &policies(by_label()), &Classes::default());
+        assert_eq!(found.broken, []);
+        assert_eq!(found.notes, ["spec.template.spec.priorityClassName: class `later` is not known (yet); its pods are checked when they are created"]);
+    }
+
+    #[test]
+    fn a_mark_that_names_no_pool_is_said_with_the_nearest_name() {
+        let found = review(&pod(30, json!({"pecking-order.dev/headroom": "genral"})), None, &policies(json!({})), &Classes::default());
+        assert_eq!(found.broken, []);
+        assert!(found.notes[0].ends_with("no HeadroomPool `genral`, so no rule is checked; did you mean `general`?"), "{:?}", found.notes);
+    }
+
+    #[test]
+    fn a_rule_that_is_off_is_not_looked_at() {
+        let mut spec = by_label();
+        spec["rules"] = json!({"zeroGracePeriod": "Off"});
+        assert_eq!(review(&pod(30, json!({"headroom": "yes"})), None, &policies(spec), &Classes::default()), Review::default());
+    }
+}
