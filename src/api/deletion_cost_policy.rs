@@ -214,7 +214,11 @@ impl DeletionCostPolicySpec {
     pub fn problems(&self) -> Vec<Problem> {
         let mut p = Problems::default();
         if self.selector.is_empty() {
-            p.push("spec.selector", "an empty selector", "labels that name the pods: an empty selector would match every pod of the namespace");
+            p.push(
+                "spec.selector",
+                "an empty selector",
+                "labels that name the pods: an empty selector would match every pod of the namespace",
+            );
         }
         self.selector.problems("spec.selector", &mut p);
         if self.backend.is_empty() {
@@ -253,7 +257,11 @@ impl DeletionCostPolicySpec {
         p.range("spec.newPodSeconds", self.new_pod_seconds, 0, 86_400);
         p.range("spec.jitter.min", self.jitter.min, 0, self.jitter.max.max(0));
         if self.jitter.max >= self.resolution.max(1) || self.jitter.max < 0 {
-            p.push("spec.jitter.max", self.jitter.max, format!("0 to {}: below one resolution step, or it would outweigh work", self.resolution - 1));
+            p.push(
+                "spec.jitter.max",
+                self.jitter.max,
+                format!("0 to {}: below one resolution step, or it would outweigh work", self.resolution - 1),
+            );
         }
         p.range("spec.samples.maxAgeSeconds", self.samples.max_age_seconds, 1, 86_400);
         p.range("spec.samples.keepLastSeconds", self.samples.keep_last_seconds, self.samples.max_age_seconds, 604_800);

@@ -226,7 +226,9 @@ fn line_of(text: &str, path: &str) -> u64 {
         };
         let names = |line: &str| {
             let line = line.trim_start().trim_start_matches("- ").trim_start();
-            line.strip_prefix(key).is_some_and(|rest| rest.starts_with(':')) || line.contains(&format!("{{{key}:")) || line.contains(&format!(" {key}:"))
+            line.strip_prefix(key).is_some_and(|rest| rest.starts_with(':'))
+                || line.contains(&format!("{{{key}:"))
+                || line.contains(&format!(" {key}:"))
         };
         let Some(found) = (at..lines.len()).find(|&i| names(lines[i])) else { return at as u64 };
         at = found;
@@ -262,7 +264,8 @@ spec:
 
     #[test]
     fn accepts_several_documents_of_a_file() {
-        let text = format!("# two\n---\n{GOOD}---\napiVersion: {API_VERSION}\nkind: HeadroomPool\nmetadata: {{name: general}}\nspec: {{}}\n");
+        let text =
+            format!("# two\n---\n{GOOD}---\napiVersion: {API_VERSION}\nkind: HeadroomPool\nmetadata: {{name: general}}\nspec: {{}}\n");
         let (documents, errors) = read_documents(Path::new("p.yaml"), &text);
         assert_eq!(errors, []);
         assert_eq!(documents.len(), 2);

@@ -187,13 +187,21 @@ impl HeadroomPoolSpec {
         let mut p = Problems::default();
         if let Some(selector) = &self.placeholders.selector {
             if selector.is_empty() {
-                p.push("spec.placeholders.selector", "an empty selector", "labels that name the placeholders: an empty selector would mark every pod of the cluster");
+                p.push(
+                    "spec.placeholders.selector",
+                    "an empty selector",
+                    "labels that name the placeholders: an empty selector would mark every pod of the cluster",
+                );
             }
             selector.problems("spec.placeholders.selector", &mut p);
         }
         for (i, name) in self.placeholders.priority_class_names.iter().enumerate() {
             if name.is_empty() || name.starts_with("system-") {
-                p.push(format!("spec.placeholders.priorityClassNames[{i}]"), format!("`{name}`"), "the name of a PriorityClass of your own");
+                p.push(
+                    format!("spec.placeholders.priorityClassNames[{i}]"),
+                    format!("`{name}`"),
+                    "the name of a PriorityClass of your own",
+                );
             }
         }
         p.range("spec.workloadPriorityFloor", self.workload_priority_floor, i32::MIN, HIGHEST_USER_PRIORITY);
@@ -203,7 +211,10 @@ impl HeadroomPoolSpec {
             p.push(
                 "spec.expendablePriorityCutoff",
                 cutoff,
-                format!("a number below workloadPriorityFloor ({}): no priority is left for a placeholder otherwise", self.workload_priority_floor),
+                format!(
+                    "a number below workloadPriorityFloor ({}): no priority is left for a placeholder otherwise",
+                    self.workload_priority_floor
+                ),
             );
         }
         for (i, row) in self.spot_nodes.iter().enumerate() {

@@ -88,8 +88,9 @@ pub struct Policies {
 }
 
 impl Policies {
-    pub fn with_policy(mut self, policy: CostPolicy) -> Self {
-        self.costs.insert(policy.key(), Arc::new(policy));
+    pub fn with_policy(mut self, policy: impl Into<Arc<CostPolicy>>) -> Self {
+        let policy = policy.into();
+        self.costs.insert(policy.key(), policy);
         self
     }
 
@@ -98,8 +99,9 @@ impl Policies {
         self
     }
 
-    pub fn with_pool(mut self, pool: Pool) -> Self {
-        self.pools.insert(pool.name.clone(), Arc::new(pool));
+    pub fn with_pool(mut self, pool: impl Into<Arc<Pool>>) -> Self {
+        let pool = pool.into();
+        self.pools.insert(pool.name.clone(), pool);
         self
     }
 

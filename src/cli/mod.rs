@@ -1,1 +1,37 @@
+//! The command line: one file per subcommand, all of one shape: an `Args` and a `run`.
 
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+pub mod crds;
+pub mod order;
+pub mod serve;
+
+/// Decides which pod goes first: deletion costs from real work, and headroom that works.
+#[derive(Parser)]
+#[command(name = "pecking-order", version, about)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Answer AdmissionReviews, and keep deletion costs current
+    Serve(serve::Args),
+    /// Show the order in which a workload's pods would be removed
+    Order(order::Args),
+    /// Write the CustomResourceDefinitions
+    Crds(crds::Args),
+}
+
+impl Cli {
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        match self.command {
+            Command::Serve(args) => serve::run(args),
+            Command::Order(args) => order::run(args),
+            Command::Crds(args) => crds::run(args),
+        }
+    }
+}

@@ -42,7 +42,10 @@ impl Default for CostCache {
 
 impl CostCache {
     pub fn with_capacity(capacity: u64) -> Self {
-        Self { costs: Cache::builder().max_capacity(capacity).expire_after(KeepLast).support_invalidation_closures().build(), least_work: Arc::default() }
+        Self {
+            costs: Cache::builder().max_capacity(capacity).expire_after(KeepLast).support_invalidation_closures().build(),
+            least_work: Arc::default(),
+        }
     }
 
     pub fn get(&self, uid: &str) -> Option<Cost> {

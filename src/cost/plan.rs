@@ -58,9 +58,17 @@ impl<'a> Split<'a> {
         let mut currents: Vec<i32> = members.iter().map(|&i| pods[i].current).collect();
         currents.sort_unstable();
         let dividing = currents[go - 1];
-        let part = |keep: fn(&i32, &i32) -> bool| members.iter().copied().filter(|&i| keep(&pods[i].current, &dividing)).collect::<Vec<_>>();
+        let part =
+            |keep: fn(&i32, &i32) -> bool| members.iter().copied().filter(|&i| keep(&pods[i].current, &dividing)).collect::<Vec<_>>();
         let low = part(|current, dividing| current < dividing);
-        Self { pods, even: part(|current, dividing| current == dividing), high: part(|current, dividing| current > dividing), even_go: go - low.len(), low, dividing }
+        Self {
+            pods,
+            even: part(|current, dividing| current == dividing),
+            high: part(|current, dividing| current > dividing),
+            even_go: go - low.len(),
+            low,
+            dividing,
+        }
     }
 
     fn cheapest(&self) -> Vec<usize> {
@@ -111,8 +119,10 @@ impl<'a> Split<'a> {
         let stored = |i: usize| i64::from(self.pods[i].stored);
         let mut writes: Vec<usize> = self.low.iter().copied().filter(|&i| stored(i) > a).collect();
         writes.extend(self.high.iter().copied().filter(|&i| stored(i) < b));
-        let (at_a, from_b): (Vec<usize>, Vec<usize>) =
-            (self.even.iter().copied().filter(|&i| stored(i) <= a).collect(), self.even.iter().copied().filter(|&i| stored(i) >= b).collect());
+        let (at_a, from_b): (Vec<usize>, Vec<usize>) = (
+            self.even.iter().copied().filter(|&i| stored(i) <= a).collect(),
+            self.even.iter().copied().filter(|&i| stored(i) >= b).collect(),
+        );
         let below_b = self.even.len() - from_b.len();
         writes.extend(at_a.iter().take(at_a.len().saturating_sub(self.even_go)));
         writes.extend(from_b.iter().take(self.even_go.saturating_sub(below_b)));
@@ -146,9 +156,16 @@ impl Sorted {
     fn new(pods: &[Candidate], part: &[usize], bound: Bound) -> Self {
         // A lower bound is an upper bound on the negated numbers.
         let sign = if bound == Bound::Upper { 1 } else { -1 };
-        let mut pairs: Vec<(i64, i64)> = part.iter().map(|&i| (sign * i64::from(pods[i].stored), sign * i64::from(pods[i].current))).collect();
+        let mut pairs: Vec<(i64, i64)> =
+            part.iter().map(|&i| (sign * i64::from(pods[i].stored), sign * i64::from(pods[i].current))).collect();
         pairs.sort_unstable_by(|x, y| y.cmp(x));
-        let worst = pairs.iter().scan(i64::MIN, |worst, (_, current)| { *worst = (*worst).max(*current); Some(*worst) }).collect();
+        let worst = pairs
+            .iter()
+            .scan(i64::MIN, |worst, (_, current)| {
+                *worst = (*worst).max(*current);
+                Some(*worst)
+            })
+            .collect();
         Self { bound, stored: pairs.into_iter().map(|(stored, _)| stored).collect(), worst }
     }
 

@@ -116,9 +116,7 @@ pub(crate) mod tests {
             let pod: Pod = serde_json::from_value(serde_json::json!({"metadata": {"name": "a", "ownerReferences": [owner]}})).unwrap();
             GovernedPod::read(&pod).is_some()
         };
-        let owner = |api_version: &str, kind: &str, controller: bool| {
-            serde_json::json!({"apiVersion": api_version, "kind": kind, "name": "o", "uid": "u", "controller": controller})
-        };
+        let owner = |api_version: &str, kind: &str, controller: bool| serde_json::json!({"apiVersion": api_version, "kind": kind, "name": "o", "uid": "u", "controller": controller});
         assert!(read(owner("apps/v1", "ReplicaSet", true)));
         assert!(read(owner("v1", "ReplicationController", true)));
         assert!(!read(owner("apps/v1", "ReplicaSet", false)));

@@ -9,7 +9,7 @@ use crate::api::deletion_cost_policy::{DeletionCostPolicySpec, Missing};
 /// A signal's value for one pod, with the time it was taken.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
-    /// Finite and not negative.
+    /// Not negative and not NaN; may be infinite, which counts as the cap.
     pub value: f64,
     pub time: Timestamp,
 }

@@ -23,9 +23,14 @@ pub struct Object {
 
 #[derive(Debug)]
 pub enum Body {
-    Class { value: i32 },
+    Class {
+        value: i32,
+    },
     /// A pod, or the template of one.
-    Pod { labels: Labels, spec: Box<PodSpec> },
+    Pod {
+        labels: Labels,
+        spec: Box<PodSpec>,
+    },
 }
 
 /// The kinds that are reviewed, each with the path of its pod spec.
@@ -42,9 +47,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 8] = [
-        Self::PriorityClass, Self::Pod, Self::Deployment, Self::ReplicaSet, Self::StatefulSet, Self::DaemonSet, Self::Job, Self::CronJob,
-    ];
+    pub const ALL: [Self; 8] =
+        [Self::PriorityClass, Self::Pod, Self::Deployment, Self::ReplicaSet, Self::StatefulSet, Self::DaemonSet, Self::Job, Self::CronJob];
 
     /// The kind with this name in this API group.
     pub fn find(group: &str, kind: &str) -> Option<Self> {
@@ -147,7 +151,8 @@ impl Object {
         };
         let metadata = head.metadata;
         let made_by_a_reviewed_template = metadata.owner_references.iter().any(|owner| {
-            owner.controller == Some(true) && matches!((kind, owner.kind.as_str()), (Kind::ReplicaSet, "Deployment") | (Kind::Job, "CronJob"))
+            owner.controller == Some(true)
+                && matches!((kind, owner.kind.as_str()), (Kind::ReplicaSet, "Deployment") | (Kind::Job, "CronJob"))
         });
         let ended = matches!(head.status.phase.as_deref(), Some("Succeeded" | "Failed"));
         Ok(Self {

@@ -56,7 +56,9 @@ pub fn review(object: &Object, old: Option<&Object>, policies: &Policies, classe
         && policies.pool(mark).is_none()
         && old.and_then(Object::mark) != Some(mark)
     {
-        let hint = nearest(mark, policies.pools().map(|pool| pool.name.as_str())).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
+        let hint = nearest(mark, policies.pools().map(|pool| pool.name.as_str()))
+            .map(|name| format!("; did you mean `{name}`?"))
+            .unwrap_or_default();
         review.notes.push(format!("label pecking-order.dev/headroom: no HeadroomPool `{mark}`, so no rule is checked{hint}"));
     }
     review
@@ -90,7 +92,10 @@ mod tests {
     }
 
     fn pod(grace: i64, labels: Value) -> Object {
-        object(Kind::Pod, json!({"metadata": {"name": "p", "labels": labels}, "spec": {"priority": -10, "terminationGracePeriodSeconds": grace}}))
+        object(
+            Kind::Pod,
+            json!({"metadata": {"name": "p", "labels": labels}, "spec": {"priority": -10, "terminationGracePeriodSeconds": grace}}),
+        )
     }
 
     fn ids(review: &Review) -> Vec<&str> {
@@ -117,7 +122,10 @@ mod tests {
         assert!(marked(by_class.clone(), object(Kind::Pod, json!({"spec": {"priorityClassName": "spare", "priority": -10}}))));
         assert!(marked(by_class.clone(), object(Kind::PriorityClass, json!({"metadata": {"name": "spare"}, "value": 5}))));
         assert!(!marked(by_class, object(Kind::PriorityClass, json!({"metadata": {"name": "other"}, "value": 5}))));
-        assert!(marked(by_label(), object(Kind::PriorityClass, json!({"metadata": {"name": "c", "labels": {"headroom": "yes"}}, "value": 5}))));
+        assert!(marked(
+            by_label(),
+            object(Kind::PriorityClass, json!({"metadata": {"name": "c", "labels": {"headroom": "yes"}}, "value": 5}))
+        ));
         let template = json!({"spec": {"template": {"metadata": {"labels": {"headroom": "yes"}}, "spec": {}}}});
         assert!(marked(by_label(), object(Kind::Job, template)));
     }
@@ -155,11 +163,17 @@ mod tests {
     /// Webhook case 23 (a).
     #[test]
     fn an_unknown_class_is_said_not_skipped() {
-        let deployment = object(Kind::Deployment, json!({"metadata": {"labels": {"headroom": "yes"}},
-            "spec": {"template": {"spec": {"priorityClassName": "later", "terminationGracePeriodSeconds": 0}}}}));
+        let deployment = object(
+            Kind::Deployment,
+            json!({"metadata": {"labels": {"headroom": "yes"}},
+            "spec": {"template": {"spec": {"priorityClassName": "later", "terminationGracePeriodSeconds": 0}}}}),
+        );
         let found = review(&deployment, None, &policies(by_label()), &Classes::default());
         assert_eq!(found.broken, []);
-        assert_eq!(found.notes, ["spec.template.spec.priorityClassName: class `later` is not known (yet); its pods are checked when they are created"]);
+        assert_eq!(
+            found.notes,
+            ["spec.template.spec.priorityClassName: class `later` is not known (yet); its pods are checked when they are created"]
+        );
     }
 
     #[test]

@@ -139,7 +139,8 @@ impl<'a> Demands<'a> {
         let keys = self.selector.keys().chain(self.expressions.iter().map(|e| &e.key));
         keys.into_iter().all(|key| {
             let bounds = self.named(key).filter_map(|v| v.parse::<i64>().ok());
-            let (below, above) = bounds.fold((-1, 1), |(low, high): (i64, i64), v| (low.min(v.saturating_sub(1)), high.max(v.saturating_add(1))));
+            let (below, above) =
+                bounds.fold((-1, 1), |(low, high): (i64, i64), v| (low.min(v.saturating_sub(1)), high.max(v.saturating_add(1))));
             let others = [below.to_string(), above.to_string(), "any other value".into()];
             self.allow(key, None)
                 || self.named(key).any(|value| self.allow(key, Some(value)))
@@ -294,8 +295,11 @@ mod tests {
     fn preferences_and_tolerations_require_nothing() {
         assert_eq!(evidence(json!({})), None);
         assert_eq!(evidence(json!({"affinity": null, "nodeSelector": null})), None);
-        assert_eq!(evidence(json!({"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
-            {"weight": 100, "preference": {"matchExpressions": [{"key": "spot", "operator": "In", "values": ["true"]}]}}]}}})), None);
+        assert_eq!(
+            evidence(json!({"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [
+            {"weight": 100, "preference": {"matchExpressions": [{"key": "spot", "operator": "In", "values": ["true"]}]}}]}}})),
+            None
+        );
         assert_eq!(evidence(json!({"tolerations": [{"key": "spot", "operator": "Exists"}]})), None);
     }
 }

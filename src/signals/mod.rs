@@ -1,1 +1,91 @@
+//! Signals: the metrics backends, one file each behind [`Backend`], and the pollers that keep costs current.
+//!
+//! To add a backend: write its file, add its variant to [`BackendConfig`] and its line to [`BackendConfig::build`].
 
+mod file;
+mod http;
+pub mod matching;
+pub mod poller;
+mod prometheus;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use k8s_openapi::jiff::Timestamp;
+use serde::Deserialize;
+
+/// A place that answers queries.
+pub trait Backend: Send + Sync {
+    /// The rows of one query, at this moment. Bounded in time and in size by the backend's own configuration.
+    fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<Row>, QueryError>>;
+}
+
+#[derive(Debug, Clone)]
+pub struct Query {
+    pub text: String,
+    /// Samples that were older than this when the query was asked are not wanted.
+    pub max_age: Duration,
+}
+
+/// One row of an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    pub labels: BTreeMap<String, String>,
+    pub value: f64,
+    pub time: Timestamp,
+}
+
+/// Why there is no answer. Never holds a credential.
+#[derive(Debug, thiserror::Error)]
+pub enum QueryError {
+    #[error("cannot read the credentials in {file}: {source}")]
+    Credentials { file: String, source: std::io::Error },
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    #[error("cannot reach the backend: {0}")]
+    Unreachable(String),
+    #[error("the backend answered with status {status}: {body}")]
+    Status { status: u16, body: String },
+    #[error("the backend wants to redirect to another address, which is refused")]
+    Redirect,
+    #[error("the answer is larger than {0} bytes")]
+    TooLarge(usize),
+    #[error("the answer cannot be understood: {0}")]
+    Malformed(String),
+}
+
+impl QueryError {
+    /// A word from a closed list, for metrics.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Credentials { .. } => "credentials",
+            Self::Timeout(_) => "timeout",
+            Self::Unreachable(_) => "unreachable",
+            Self::Status { .. } => "status",
+            Self::Redirect => "redirect",
+            Self::TooLarge(_) => "too_large",
+            Self::Malformed(_) => "malformed",
+        }
+    }
+}
+
+/// One backend of the server configuration: exactly one of the kinds.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum BackendConfig {
+    Prometheus(prometheus::Config),
+    File(file::Config),
+}
+
+impl BackendConfig {
+    /// Makes the backend; relative paths are relative to `directory`, the one that holds the server configuration.
+    pub fn build(&self, directory: &Path) -> anyhow::Result<Arc<dyn Backend>> {
+        Ok(match self {
+            Self::Prometheus(config) => Arc::new(prometheus::Prometheus::new(config, directory)?),
+            Self::File(config) => Arc::new(file::File::new(config, directory)),
+        })
+    }
+}

@@ -14,6 +14,8 @@ mod priority_above_cutoff;
 mod priority_below_workloads;
 mod zero_grace_period;
 
+pub use zero_grace_period::is_fixed_at_create;
+
 /// All rules, in the order in which their findings are listed.
 pub const ALL: &[Rule] = &[priority_above_cutoff::RULE, priority_below_workloads::RULE, zero_grace_period::RULE, off_spot::RULE];
 

@@ -59,7 +59,9 @@ mod tests {
     /// B1, B2, B3.
     #[test]
     fn b_only_zero_is_accepted() {
-        for (seconds, refused) in [(json!(0), false), (json!(1), true), (json!(30), true), (json!(45), true), (json!(-1), true), (json!(null), true)] {
+        for (seconds, refused) in
+            [(json!(0), false), (json!(1), true), (json!(30), true), (json!(45), true), (json!(-1), true), (json!(null), true)]
+        {
             let finding = check_pod(&RULE, json!({}), json!({"terminationGracePeriodSeconds": seconds}));
             assert_eq!(finding.is_some(), refused, "{seconds}");
         }
@@ -71,7 +73,8 @@ mod tests {
 
     #[test]
     fn the_path_leads_to_the_field_in_every_kind() {
-        let finding = check(&RULE, json!({}), Kind::CronJob, json!({"spec": {"jobTemplate": {"spec": {"template": {"spec": {}}}}}})).unwrap();
+        let finding =
+            check(&RULE, json!({}), Kind::CronJob, json!({"spec": {"jobTemplate": {"spec": {"template": {"spec": {}}}}}})).unwrap();
         assert_eq!(finding.field, "spec.jobTemplate.spec.template.spec.terminationGracePeriodSeconds");
         assert_eq!(check(&RULE, json!({}), Kind::PriorityClass, json!({"value": -10})), None);
     }

@@ -1,0 +1,63 @@
+//! PriorityClasses, placeholder pods and their templates: refused where they would defeat the headroom, with every reason
+//! at once.
+
+use std::collections::BTreeMap;
+
+use super::answer::{Cause, Denial, DenialStatus, Notes};
+use super::{Operation, Request, Snapshot, Unreadable, Validation};
+use crate::api::headroom_pool::Mode;
+use crate::headroom::object::Kind;
+use crate::headroom::review::Broken;
+use crate::headroom::{self, Object, Review};
+
+pub fn review(request: &Request<'_>, snapshot: &Snapshot) -> Result<Validation, Unreadable> {
+    let kind = Kind::find(&request.kind.group, &request.kind.kind).filter(|_| request.sub_resource.is_empty());
+    let looked_at = matches!(request.operation, Operation::Create | Operation::Update);
+    let (Some(kind), Some(object)) = (kind, request.object.filter(|_| looked_at)) else { return Ok(Validation::default()) };
+    let object = Object::read(kind, object.get()).map_err(|source| Unreadable { field: "request.object", source })?;
+    let old = request.old_object.filter(|_| request.operation == Operation::Update);
+    let old =
+        old.map(|old| Object::read(kind, old.get())).transpose().map_err(|source| Unreadable { field: "request.oldObject", source })?;
+    let found = headroom::review(&object, old.as_ref(), &snapshot.policies, &snapshot.classes);
+    Ok(validation(&object, &found))
+}
+
+fn validation(object: &Object, found: &Review) -> Validation {
+    let mut audit = BTreeMap::new();
+    let rules = |mode: Mode| found.with_mode(mode).map(|broken| broken.rule).collect::<Vec<_>>().join(",");
+    for (key, mode) in [("headroom-refused", Mode::Enforce), ("headroom-warned", Mode::Warn), ("headroom-audited", Mode::Audit)] {
+        let rules = rules(mode);
+        if !rules.is_empty() {
+            audit.insert(key, rules);
+        }
+    }
+    let short = |broken: &Broken| {
+        let finding = &broken.finding;
+        format!("[{}] {}: found {}, wanted {}", broken.rule, finding.field, finding.found, finding.wanted)
+    };
+    let warnings = found.with_mode(Mode::Warn).map(short).chain(found.notes.iter().cloned()).collect();
+    Validation { denial: denial(object, found), notes: Notes { warnings, audit } }
+}
+
+fn denial(object: &Object, found: &Review) -> Option<Denial> {
+    let refused: Vec<&Broken> = found.with_mode(Mode::Enforce).collect();
+    let pool = &refused.first()?.pool;
+    let reasons: Vec<String> = refused.iter().map(|broken| format!("[{}] {}", broken.rule, broken.finding)).collect();
+    Some(Denial {
+        status: DenialStatus::Invalid,
+        message: format!(
+            "{} `{}` is headroom of pool `{pool}` and would not work as such: {}",
+            object.kind.name(),
+            object.name,
+            reasons.join("; ")
+        ),
+        causes: refused
+            .iter()
+            .map(|broken| Cause {
+                reason: broken.rule.into(),
+                field: broken.finding.field.clone(),
+                message: format!("found {}, wanted {}: {}", broken.finding.found, broken.finding.wanted, broken.finding.why),
+            })
+            .collect(),
+    })
+}

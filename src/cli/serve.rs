@@ -1,0 +1,158 @@
+//! `pecking-order serve`: puts the parts together and runs them until it is told to stop.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use axum_server::Handle;
+use axum_server::accept::NoDelayAcceptor;
+use axum_server::tls_rustls::RustlsAcceptor;
+use kube::Client;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::sleep;
+use tracing::{info, warn};
+
+use crate::cluster::scale_down::ScaleDowns;
+use crate::cluster::standalone::{self, MemoryWriter};
+use crate::cluster::world::List;
+use crate::cluster::writer::{ApiWriter, PodWriter};
+use crate::cluster::{World, governance, policies};
+use crate::server::certificates::{self, Keeper};
+use crate::server::config::{Certificates, Config};
+use crate::server::health::{self, Health};
+use crate::server::metrics::Metrics;
+use crate::server::telemetry;
+use crate::server::webhook::Webhook;
+
+/// A new connection must have sent its first request by then.
+const FIRST_REQUEST: Duration = Duration::from_secs(10);
+/// hyper counts idle time between requests into this. The API server keeps connections idle for 90 s and does not repeat a
+/// call on one that was closed under it, so ours must be longer.
+const BETWEEN_REQUESTS: Duration = Duration::from_secs(120);
+/// After the drain, how long reviews that are under way may still take: the longest time-out of a hook.
+const LAST_REVIEWS: Duration = Duration::from_secs(30);
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// The server configuration
+    #[arg(long, value_name = "FILE", env = "PECKING_ORDER_CONFIG")]
+    config: Option<PathBuf>,
+    /// Read policies and pools from this directory instead of the API server
+    #[arg(long, value_name = "DIR", conflicts_with = "standalone")]
+    policies: Option<PathBuf>,
+    /// Serve without a cluster: read `server.yaml`, `policies/` and `cluster.yaml` from this directory
+    #[arg(long, value_name = "DIR", conflicts_with = "config")]
+    standalone: Option<PathBuf>,
+    /// The namespace that we run in
+    #[arg(long, value_name = "NS", env = "POD_NAMESPACE", default_value = "pecking-order")]
+    namespace: String,
+}
+
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let file = args.standalone.as_ref().map(|directory| directory.join("server.yaml")).or(args.config.clone());
+    let config = file.as_deref().map_or_else(|| Ok(Config::standalone()), Config::read)?;
+    telemetry::start(&config.log)?;
+    let directory = file.as_deref().and_then(Path::parent).unwrap_or(Path::new(".")).to_owned();
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(serve(args, config, &directory))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<()> {
+    let (world, metrics, health) = (Arc::new(World::default()), Arc::new(Metrics::default()), Arc::new(Health::default()));
+    let backends = config.build_backends(directory)?;
+    let (client, writer): (Option<Client>, Arc<dyn PodWriter>) = match &args.standalone {
+        Some(files) => {
+            standalone::read_world(files, &world)?;
+            (None, Arc::new(MemoryWriter { world: world.clone() }))
+        }
+        None => {
+            let (watching, writing) = connect().await?;
+            (Some(watching), Arc::new(ApiWriter::new(writing)))
+        }
+    };
+    if let Some(files) = &args.policies {
+        let policies = standalone::read_policies(files)?;
+        world.update_policies(|_| policies.clone());
+        [List::Policies, List::Pools].into_iter().for_each(|list| world.has_read(list));
+    }
+    check_backends(&world, &backends)?;
+    if let Some(client) = &client {
+        tokio::spawn(policies::watch_classes(client.clone(), world.clone()));
+        if args.policies.is_none() {
+            tokio::spawn(policies::watch_policies(client.clone(), world.clone(), backends.clone()));
+            tokio::spawn(policies::watch_pools(client.clone(), world.clone(), backends.clone()));
+        }
+    }
+    tokio::spawn(governance::run(world.clone(), backends, client.clone(), metrics.clone()));
+
+    let certificates = match (&config.certificates, &args.standalone) {
+        // Without a cluster there is no Secret to keep an authority in.
+        (Certificates::SelfManaged(_), Some(_)) => Certificates::Ephemeral { ca_file: "ca.crt".into() },
+        (configured, _) => configured.clone(),
+    };
+    let certificates = certificates::resolve(&certificates, directory);
+    let keeper = Keeper::start(&certificates, client.as_ref(), &args.namespace, health.clone(), metrics.clone()).await?;
+    let scale_downs = ScaleDowns::new(world.clone(), writer, metrics.clone());
+    let webhook = Webhook::new(world.clone(), scale_downs, metrics.clone(), health.clone()).router();
+
+    let acceptor = RustlsAcceptor::new(keeper.config()).acceptor(NoDelayAcceptor::new());
+    tokio::spawn(keeper.run());
+    let handle = Handle::new();
+    let mut server = axum_server::from_tcp(bind("listen", config.listen)?)?
+        .acceptor(acceptor)
+        .handle(handle.clone())
+        .http1_only()
+        .first_request_timeout(FIRST_REQUEST);
+    server.http_builder().http1().header_read_timeout(BETWEEN_REQUESTS);
+
+    let health_listener = tokio::net::TcpListener::from_std(bind("healthListen", config.health_listen)?)?;
+    tokio::spawn(axum::serve(health_listener, health::router(health.clone(), world, metrics)).into_future());
+    tokio::spawn(stop_when_told(config.drain(), health.clone(), handle));
+    health.is_listening();
+    info!(listen = %config.listen, health = %config.health_listen, "serving");
+    server.serve(webhook.into_make_service()).await.context("the server failed")
+}
+
+/// One client for watches, which retries by itself, and one for writes, whose caller knows how long it may take.
+async fn connect() -> anyhow::Result<(Client, Client)> {
+    let config = kube::Config::infer()
+        .await
+        .context("no API server: found neither a service account nor a kubeconfig; wanted one, or --standalone DIR")?;
+    let mut writing = config.clone();
+    writing.default_retry = false;
+    Ok((Client::try_from(config)?, Client::try_from(writing)?))
+}
+
+fn check_backends(world: &World, backends: &governance::Backends) -> anyhow::Result<()> {
+    for policy in world.policies().policies() {
+        if let Err((_, message)) = policies::known_backend(backends, &policy.spec.backend) {
+            bail!("policy {}/{}: {message}", policy.namespace, policy.name);
+        }
+    }
+    Ok(())
+}
+
+fn bind(field: &str, address: std::net::SocketAddr) -> anyhow::Result<TcpListener> {
+    let listener = TcpListener::bind(address).with_context(|| format!("{field}: cannot listen on {address}"))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// On SIGTERM: stop being ready, go on answering until nobody sends any more, finish what is under way.
+async fn stop_when_told(drain: Duration, health: Arc<Health>, handle: Handle<std::net::SocketAddr>) {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        warn!("signals cannot be watched; stop the process by force");
+        return;
+    };
+    let drain = tokio::select! {
+        _ = terminate.recv() => drain,
+        _ = interrupt.recv() => Duration::ZERO,
+    };
+    info!(?drain, "told to stop");
+    health.start_draining();
+    sleep(drain).await;
+    handle.graceful_shutdown(Some(LAST_REVIEWS));
+}

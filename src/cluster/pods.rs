@@ -1,0 +1,170 @@
+//! The governed pods and the ReplicaSets of their namespaces. Memory follows the governed pods, not the cluster.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use tokio::sync::watch;
+
+use crate::admission::scale_downs::Workload;
+use crate::api::policies::PolicyKey;
+use crate::api::{CostPolicy, Policies};
+use crate::cost::GovernedPod;
+
+/// What is kept of a ReplicaSet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReplicaSet {
+    pub namespace: String,
+    pub uid: String,
+    /// The Deployment that controls it.
+    pub deployment: Option<String>,
+}
+
+#[derive(Default)]
+struct Inner {
+    pods: HashMap<PolicyKey, HashMap<String, Arc<GovernedPod>>>,
+    replica_sets: HashMap<String, ReplicaSet>,
+}
+
+/// Pods by policy and UID.
+pub struct PodStore {
+    inner: RwLock<Inner>,
+    changed: watch::Sender<()>,
+}
+
+impl Default for PodStore {
+    fn default() -> Self {
+        Self { inner: RwLock::default(), changed: watch::Sender::new(()) }
+    }
+}
+
+/// The pods of one ReplicaSet, and those of all ReplicaSets of its Deployment.
+#[derive(Debug, Default)]
+pub struct Family {
+    /// By ReplicaSet UID; only those that have pods.
+    pub replica_sets: Vec<(String, Vec<Arc<GovernedPod>>)>,
+    pub all: Vec<Arc<GovernedPod>>,
+}
+
+impl PodStore {
+    /// Puts a pod in, or its newer state; `true` where it was not there.
+    pub fn apply(&self, policy: &PolicyKey, pod: GovernedPod) -> bool {
+        let new = self.write().pods.entry(policy.clone()).or_default().insert(pod.uid.clone(), Arc::new(pod)).is_none();
+        self.changed.send_replace(());
+        new
+    }
+
+    pub fn remove(&self, policy: &PolicyKey, uid: &str) {
+        if let Some(pods) = self.write().pods.get_mut(policy) {
+            pods.remove(uid);
+        }
+        self.changed.send_replace(());
+    }
+
+    /// Keeps only these pods of a policy: what a list did not show is gone. Returns the UIDs of those that are.
+    pub fn retain(&self, policy: &PolicyKey, seen: &HashSet<String>) -> Vec<String> {
+        let mut gone = Vec::new();
+        if let Some(pods) = self.write().pods.get_mut(policy) {
+            pods.retain(|uid, _| {
+                seen.contains(uid) || {
+                    gone.push(uid.clone());
+                    false
+                }
+            });
+        }
+        self.changed.send_replace(());
+        gone
+    }
+
+    pub fn forget_policy(&self, policy: &PolicyKey) {
+        self.write().pods.remove(policy);
+        self.changed.send_replace(());
+    }
+
+    pub fn apply_replica_set(&self, set: ReplicaSet) {
+        self.write().replica_sets.insert(set.uid.clone(), set);
+    }
+
+    pub fn remove_replica_set(&self, uid: &str) {
+        self.write().replica_sets.remove(uid);
+    }
+
+    pub fn retain_replica_sets(&self, namespace: &str, seen: &HashSet<String>) {
+        self.write().replica_sets.retain(|uid, set| set.namespace != namespace || seen.contains(uid));
+    }
+
+    /// The pods that a policy governs: those that it selects and no policy before it does.
+    pub fn governed_by(&self, policy: &CostPolicy, policies: &Policies) -> Vec<Arc<GovernedPod>> {
+        let inner = self.read();
+        let earlier: Vec<_> = policies
+            .in_namespace(&policy.namespace)
+            .take_while(|other| other.name < policy.name)
+            .filter_map(|other| inner.pods.get(&other.key()))
+            .collect();
+        let Some(pods) = inner.pods.get(&policy.key()) else { return vec![] };
+        pods.iter().filter(|(uid, _)| !earlier.iter().any(|pods| pods.contains_key(*uid))).map(|(_, pod)| pod.clone()).collect()
+    }
+
+    pub fn has(&self, policy: &CostPolicy, uid: &str) -> bool {
+        self.read().pods.get(&policy.key()).is_some_and(|pods| pods.contains_key(uid))
+    }
+
+    /// The latest state of a pod, whichever policy governs it.
+    pub fn find(&self, namespace: &str, uid: &str) -> Option<Arc<GovernedPod>> {
+        self.read().pods.iter().filter(|(policy, _)| policy.namespace == namespace).find_map(|(_, pods)| pods.get(uid)).cloned()
+    }
+
+    /// The governed pods of a workload. For a ReplicaSet, `replica_sets` holds only that one, and `all` its siblings too.
+    pub fn family(&self, namespace: &str, workload: &Workload) -> Family {
+        let inner = self.read();
+        let deployment = match workload {
+            Workload::Deployment { name } => Some(name.as_str()),
+            Workload::ReplicaSet { uid, .. } => inner.replica_sets.get(uid).and_then(|set| set.deployment.as_deref()),
+        };
+        let is_kin = |owner: &str| {
+            let same_deployment = inner
+                .replica_sets
+                .get(owner)
+                .is_some_and(|set| set.namespace == namespace && deployment.is_some() && set.deployment.as_deref() == deployment);
+            same_deployment || matches!(workload, Workload::ReplicaSet { uid, .. } if uid == owner)
+        };
+        let mut family = Family::default();
+        let mut seen = HashSet::new();
+        let mut sets: HashMap<&str, Vec<Arc<GovernedPod>>> = HashMap::new();
+        for (_, pods) in inner.pods.iter().filter(|(policy, _)| policy.namespace == namespace) {
+            for pod in pods.values().filter(|pod| is_kin(&pod.owner)) {
+                if seen.insert(pod.uid.as_str()) {
+                    family.all.push(pod.clone());
+                    sets.entry(&pod.owner).or_default().push(pod.clone());
+                }
+            }
+        }
+        let wanted = |owner: &str| match workload {
+            Workload::Deployment { .. } => true,
+            Workload::ReplicaSet { uid, .. } => uid == owner,
+        };
+        family.replica_sets = sets.into_iter().filter(|(owner, _)| wanted(owner)).map(|(owner, pods)| (owner.to_owned(), pods)).collect();
+        family
+    }
+
+    /// Wakes up whenever a pod changes.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+
+    pub fn len(&self) -> usize {
+        self.read().pods.values().map(HashMap::len).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    // A panic while the lock is held leaves the maps whole: every change is one call.
+    fn read(&self) -> RwLockReadGuard<'_, Inner> {
+        self.inner.read().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Inner> {
+        self.inner.write().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,167 @@
+//! Watches the policies, the pools and the PriorityClasses. A document that cannot be used is reported on its status, and
+//! the last good one of its name stays in force.
+
+use std::collections::{BTreeMap, HashSet};
+use std::pin::pin;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::core::{ApiResource, DynamicObject};
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tracing::warn;
+
+use super::World;
+use super::governance::Backends;
+use super::status::{self, Ready};
+use super::world::List;
+use crate::api::documents::{Document, nearest};
+use crate::api::policies::PolicyKey;
+use crate::api::{CostPolicy, DeletionCostPolicy, HeadroomPool, Pool, one_line};
+use crate::headroom::Classes;
+
+/// Follows the DeletionCostPolicies for as long as it is polled.
+pub async fn watch_policies(client: Client, world: Arc<World>, backends: Arc<Backends>) {
+    watch::<DeletionCostPolicy>(client, world, backends, List::Policies).await;
+}
+
+/// Follows the HeadroomPools for as long as it is polled.
+pub async fn watch_pools(client: Client, world: Arc<World>, backends: Arc<Backends>) {
+    watch::<HeadroomPool>(client, world, backends, List::Pools).await;
+}
+
+/// Objects come untyped: one that cannot be read must not hide the others, as it would in a typed list.
+async fn watch<K>(client: Client, world: Arc<World>, backends: Arc<Backends>, list: List)
+where
+    K: Resource<DynamicType = ()> + DeserializeOwned,
+{
+    let resource = ApiResource::erase::<K>(&());
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
+    let mut seen = HashSet::new();
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init) => seen.clear(),
+            Ok(Event::InitApply(object)) => {
+                seen.insert(key(&object));
+                apply(&client, &resource, &world, &backends, object).await;
+            }
+            Ok(Event::InitDone) => {
+                forget_unseen(&world, list, &seen);
+                world.has_read(list);
+            }
+            Ok(Event::Apply(object)) => apply(&client, &resource, &world, &backends, object).await,
+            Ok(Event::Delete(object)) => forget(&world, list, &key(&object)),
+            Err(e) => warn!(kind = resource.kind, error = %e, "watch failed; trying again"),
+        }
+    }
+}
+
+fn key(object: &DynamicObject) -> PolicyKey {
+    PolicyKey { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
+}
+
+async fn apply(client: &Client, resource: &ApiResource, world: &World, backends: &Backends, object: DynamicObject) {
+    let ready = match put_in_force(world, backends, &resource.kind, &object) {
+        Ok(()) => Ready { status: true, reason: "InForce", message: "this version is in force".into() },
+        Err((reason, message)) => Ready { status: false, reason, message },
+    };
+    // A status that cannot be written is worth a line, no more: the next change of the object tries again.
+    if let Err(e) = status::report(client, resource, &object, &ready).await {
+        warn!(kind = resource.kind, name = object.name_any(), error = %e, "cannot write the status");
+    }
+}
+
+fn put_in_force(world: &World, backends: &Backends, kind: &str, object: &DynamicObject) -> Result<(), (&'static str, String)> {
+    let value: Value = serde_json::to_value(object).map_err(|e| ("Invalid", e.to_string()))?;
+    let document = Document::from_value(kind, value).map_err(|message| ("Invalid", message))?;
+    let problems = document.problems();
+    if !problems.is_empty() {
+        return Err(("Invalid", one_line(&problems)));
+    }
+    match document {
+        Document::DeletionCostPolicy(policy) => {
+            known_backend(backends, &policy.spec.backend)?;
+            let policy = CostPolicy::compile(&policy);
+            let in_force = world.policies();
+            // A change of the status or of a label comes here too, and must not restart the policy's poller.
+            if !in_force.policies().any(|running| running.key() == policy.key() && running.spec == policy.spec) {
+                let compiled = Arc::new(policy);
+                world.update_policies(|policies| policies.with_policy(compiled.clone()));
+            }
+        }
+        Document::HeadroomPool(pool) => {
+            let compiled = Arc::new(Pool::compile(&pool));
+            world.update_policies(|policies| policies.with_pool(compiled.clone()));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a backend that the server configuration does not have, before it silently measures nothing.
+pub fn known_backend(backends: &Backends, name: &str) -> Result<(), (&'static str, String)> {
+    if backends.contains_key(name) {
+        return Ok(());
+    }
+    let names = backends.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    let hint = nearest(name, backends.keys().map(String::as_str)).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
+    Err(("UnknownBackend", format!("spec.backend: found `{name}`, wanted a backend of the server configuration ({names}){hint}")))
+}
+
+fn forget(world: &World, list: List, key: &PolicyKey) {
+    match list {
+        List::Policies => world.update_policies(|policies| policies.without_policy(key)),
+        List::Pools | List::Classes => world.update_policies(|policies| policies.without_pool(&key.name)),
+    }
+}
+
+fn forget_unseen(world: &World, list: List, seen: &HashSet<PolicyKey>) {
+    let policies = world.policies();
+    let known: Vec<PolicyKey> = match list {
+        List::Policies => policies.policies().map(|policy| policy.key()).collect(),
+        List::Pools | List::Classes => {
+            policies.pools().map(|pool| PolicyKey { namespace: String::new(), name: pool.name.clone() }).collect()
+        }
+    };
+    for key in known.iter().filter(|key| !seen.contains(key)) {
+        forget(world, list, key);
+    }
+}
+
+/// Follows the PriorityClasses for as long as it is polled.
+pub async fn watch_classes(client: Client, world: Arc<World>) {
+    let api: Api<PriorityClass> = Api::all(client);
+    let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
+    let mut classes: BTreeMap<String, (i32, bool)> = BTreeMap::new();
+    let publish = |classes: &BTreeMap<String, (i32, bool)>| {
+        world.classes.store(Arc::new(Classes::new(classes.iter().map(|(name, (value, default))| (name.clone(), *value, *default)))));
+    };
+    let mut listing = false;
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init) => {
+                listing = true;
+                classes.clear();
+            }
+            Ok(Event::InitApply(class) | Event::Apply(class)) => {
+                classes.insert(class.name_any(), (class.value, class.global_default.unwrap_or(false)));
+            }
+            Ok(Event::InitDone) => {
+                listing = false;
+                world.has_read(List::Classes);
+            }
+            Ok(Event::Delete(class)) => {
+                classes.remove(&class.name_any());
+            }
+            Err(e) => warn!(error = %e, "watch of PriorityClasses failed; trying again"),
+        }
+        // While a list is being read, the classes known before it stay in use.
+        if !listing {
+            publish(&classes);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! A world read from files instead of an API server: policies, pods, ReplicaSets, PriorityClasses.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use futures::future::BoxFuture;
+use k8s_openapi::api::core::v1::Pod;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::World;
+use super::pods::ReplicaSet;
+use super::world::List;
+use super::writer::{PodWriter, Written};
+use crate::admission::scale_downs::PodWrite;
+use crate::api::documents::{self, Document};
+use crate::api::{CostPolicy, Policies, Pool};
+use crate::cost::{GovernedPod, Stored};
+use crate::headroom::Classes;
+
+/// Reads policies from a directory. At the start nothing good is in force yet, so a bad document stops it.
+pub fn read_policies(directory: &Path) -> anyhow::Result<Policies> {
+    let (documents, errors) = documents::read_directory(directory);
+    if !errors.is_empty() {
+        let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        bail!("{} of the policies cannot be used:\n{}", errors.len(), lines.join("\n"));
+    }
+    Ok(documents.into_iter().fold(Policies::default(), |policies, document| match document {
+        Document::DeletionCostPolicy(policy) => policies.with_policy(CostPolicy::compile(&policy)),
+        Document::HeadroomPool(pool) => policies.with_pool(Pool::compile(&pool)),
+    }))
+}
+
+/// Reads `policies/` and `cluster.yaml` of a directory into a world.
+pub fn read_world(directory: &Path, world: &World) -> anyhow::Result<()> {
+    let policies = read_policies(&directory.join("policies"))?;
+    let file = directory.join("cluster.yaml");
+    let text = documents::read_text(&file).map_err(anyhow::Error::msg).with_context(|| file.display().to_string())?;
+    let objects: Vec<Value> = serde_saphyr::from_multiple(&text).with_context(|| file.display().to_string())?;
+    let mut classes = BTreeMap::new();
+    for object in objects {
+        read_object(object, &policies, world, &mut classes).with_context(|| file.display().to_string())?;
+    }
+    world.classes.store(Arc::new(Classes::new(classes.into_iter().map(|(name, (value, default))| (name, value, default)))));
+    world.update_policies(|_| policies.clone());
+    for list in [List::Policies, List::Pools, List::Classes] {
+        world.has_read(list);
+    }
+    Ok(())
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Class {
+    metadata: kube::core::ObjectMeta,
+    value: i32,
+    #[serde(default)]
+    global_default: bool,
+}
+
+fn read_object(object: Value, policies: &Policies, world: &World, classes: &mut BTreeMap<String, (i32, bool)>) -> anyhow::Result<()> {
+    let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
+    match kind.as_str() {
+        "Pod" => {
+            let pod: Pod = serde_json::from_value(object).context("a Pod")?;
+            let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+            let labels = pod.metadata.labels.clone().unwrap_or_default();
+            if let (Some(policy), Some(pod)) = (policies.governing(&namespace, &labels), GovernedPod::read(&pod)) {
+                world.pods.apply(&policy.key(), pod);
+            }
+        }
+        "ReplicaSet" => {
+            let metadata: kube::core::ObjectMeta =
+                serde_json::from_value(object.get("metadata").cloned().unwrap_or_default()).context("a ReplicaSet")?;
+            let owner = metadata.owner_references.into_iter().flatten().find(|owner| owner.kind == "Deployment");
+            world.pods.apply_replica_set(ReplicaSet {
+                namespace: metadata.namespace.unwrap_or_default(),
+                uid: metadata.uid.unwrap_or_default(),
+                deployment: owner.map(|owner| owner.name),
+            });
+        }
+        "PriorityClass" => {
+            let class: Class = serde_json::from_value(object).context("a PriorityClass")?;
+            classes.insert(class.metadata.name.unwrap_or_default(), (class.value, class.global_default));
+        }
+        "List" => {
+            let Some(Value::Array(items)) = object.get("items") else { bail!("a List without items") };
+            for item in items.clone() {
+                read_object(item, policies, world, classes)?;
+            }
+        }
+        other => bail!("kind: found `{other}`, wanted Pod, ReplicaSet, PriorityClass or List"),
+    }
+    Ok(())
+}
+
+/// Writes to the pods in memory.
+pub struct MemoryWriter {
+    pub world: Arc<World>,
+}
+
+impl PodWriter for MemoryWriter {
+    fn write<'a>(&'a self, write: &'a PodWrite) -> BoxFuture<'a, Written> {
+        let found = self.world.pods.find(&write.namespace, &write.uid);
+        let policy = self.world.costs.get(&write.uid).map(|cost| cost.policy.key());
+        let written = match (found, policy) {
+            (Some(pod), Some(policy)) => {
+                self.world.pods.apply(&policy, GovernedPod { stored: Stored::Ours(write.cost), ..GovernedPod::clone(&pod) });
+                Written::Yes
+            }
+            _ => Written::Gone,
+        };
+        Box::pin(std::future::ready(written))
+    }
+}

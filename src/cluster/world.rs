@@ -1,0 +1,88 @@
+//! What is known: policies, classes, pods and costs, in memory. Watches fill it; decisions read a snapshot of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arc_swap::ArcSwap;
+use tokio::sync::watch;
+
+use super::pods::PodStore;
+use crate::admission::Snapshot;
+use crate::api::Policies;
+use crate::cost::CostCache;
+use crate::headroom::Classes;
+
+pub struct World {
+    policies: ArcSwap<Policies>,
+    policies_changed: watch::Sender<()>,
+    pub classes: ArcSwap<Classes>,
+    pub costs: CostCache,
+    pub pods: PodStore,
+    policies_known: AtomicBool,
+    pools_known: AtomicBool,
+    classes_known: AtomicBool,
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self {
+            policies: ArcSwap::default(),
+            policies_changed: watch::Sender::new(()),
+            classes: ArcSwap::default(),
+            costs: CostCache::default(),
+            pods: PodStore::default(),
+            policies_known: AtomicBool::new(false),
+            pools_known: AtomicBool::new(false),
+            classes_known: AtomicBool::new(false),
+        }
+    }
+}
+
+/// A list that must have been read once before we are ready.
+#[derive(Debug, Clone, Copy)]
+pub enum List {
+    Policies,
+    Pools,
+    Classes,
+}
+
+impl World {
+    /// One generation of everything that a decision looks at.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot { policies: self.policies.load_full(), classes: self.classes.load_full(), costs: self.costs.clone() }
+    }
+
+    pub fn policies(&self) -> Arc<Policies> {
+        self.policies.load_full()
+    }
+
+    /// Puts another generation of policies in force.
+    pub fn update_policies(&self, change: impl Fn(Policies) -> Policies) {
+        self.policies.rcu(|policies| change(Policies::clone(policies)));
+        self.policies_changed.send_replace(());
+    }
+
+    /// Wakes up at every new generation of policies, and once at the start.
+    pub fn policy_changes(&self) -> watch::Receiver<()> {
+        let mut changes = self.policies_changed.subscribe();
+        changes.mark_changed();
+        changes
+    }
+
+    pub fn has_read(&self, list: List) {
+        self.flag(list).store(true, Ordering::Release);
+    }
+
+    /// What has not been read yet: while there is something, decisions would rest on nothing.
+    pub fn not_yet_read(&self) -> Vec<List> {
+        [List::Policies, List::Pools, List::Classes].into_iter().filter(|list| !self.flag(*list).load(Ordering::Acquire)).collect()
+    }
+
+    fn flag(&self, list: List) -> &AtomicBool {
+        match list {
+            List::Policies => &self.policies_known,
+            List::Pools => &self.pools_known,
+            List::Classes => &self.classes_known,
+        }
+    }
+}

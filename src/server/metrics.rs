@@ -1,0 +1,116 @@
+//! Our own metrics. Labels come from closed lists: no names of objects or users.
+
+use std::fmt::Debug;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{EncodeLabelSet, LabelSetEncoder};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+
+/// From a tenth of a millisecond to the longest time-out that a scale-down hook can have.
+const REVIEW_BUCKETS: [f64; 11] = [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0];
+const POLL_BUCKETS: [f64; 8] = [0.005, 0.025, 0.1, 0.25, 1.0, 2.5, 10.0, 30.0];
+
+/// Two labels whose names are fixed and whose values come from closed lists, or from the server configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Pair<const A: usize>(String, &'static str);
+
+/// The label names of a [`Pair`], by its index.
+const NAMES: [[&str; 2]; 3] = [["hook", "outcome"], ["backend", "result"], ["door", "outcome"]];
+
+impl<const A: usize> EncodeLabelSet for Pair<A> {
+    fn encode(&self, encoder: &mut LabelSetEncoder) -> Result<(), std::fmt::Error> {
+        [(NAMES[A][0], self.0.as_str()), (NAMES[A][1], self.1)].encode(encoder)
+    }
+}
+
+type One = [(&'static str, &'static str); 1];
+
+/// Handles of all metrics.
+pub struct Metrics {
+    registry: Registry,
+    reviews: Family<Pair<0>, Counter>,
+    review_seconds: Family<One, Histogram>,
+    polls: Family<Pair<1>, Counter>,
+    poll_seconds: Histogram,
+    scale_downs: Family<Pair<2>, Counter>,
+    pod_writes: Family<One, Counter>,
+    governed_pods: Gauge,
+    cached_costs: Gauge,
+    certificate_expiry: Gauge<f64, AtomicU64>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::with_prefix("pecking_order");
+        let metrics = Self {
+            reviews: Family::default(),
+            review_seconds: Family::new_with_constructor(|| Histogram::new(REVIEW_BUCKETS)),
+            polls: Family::default(),
+            poll_seconds: Histogram::new(POLL_BUCKETS),
+            scale_downs: Family::default(),
+            pod_writes: Family::default(),
+            governed_pods: Gauge::default(),
+            cached_costs: Gauge::default(),
+            certificate_expiry: Gauge::default(),
+            registry: Registry::default(),
+        };
+        registry.register("build", "The version of the binary", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
+        registry.register("admission_reviews", "Reviews answered, by hook and outcome", metrics.reviews.clone());
+        registry.register("admission_review_duration_seconds", "Time from the whole body to the answer", metrics.review_seconds.clone());
+        registry.register("polls", "Queries to a backend, by backend and result", metrics.polls.clone());
+        registry.register(
+            "poll_duration_seconds",
+            "Time of one poll of one policy: all its queries and the scoring",
+            metrics.poll_seconds.clone(),
+        );
+        registry.register("scale_downs", "Scale-downs, by door and outcome", metrics.scale_downs.clone());
+        registry.register("pod_writes", "Costs written to pods of our own accord, by result", metrics.pod_writes.clone());
+        registry.register("governed_pods", "Pods that a policy governs", metrics.governed_pods.clone());
+        registry.register("cached_costs", "Costs in the cache", metrics.cached_costs.clone());
+        registry.register("certificate_expiry_timestamp_seconds", "When the serving certificate ends", metrics.certificate_expiry.clone());
+        Self { registry, ..metrics }
+    }
+}
+
+impl Metrics {
+    pub fn reviews(&self, hook: &'static str, outcome: &'static str, took: Duration) {
+        self.reviews.get_or_create(&Pair(hook.into(), outcome)).inc();
+        self.review_seconds.get_or_create(&[("hook", hook)]).observe(took.as_secs_f64());
+    }
+
+    pub fn polls(&self, backend: &str, result: &'static str) {
+        self.polls.get_or_create(&Pair(backend.into(), result)).inc();
+    }
+
+    pub fn poll_duration(&self, took: Duration) {
+        self.poll_seconds.observe(took.as_secs_f64());
+    }
+
+    pub fn scale_downs(&self, door: &'static str, outcome: &'static str) {
+        self.scale_downs.get_or_create(&Pair(door.into(), outcome)).inc();
+    }
+
+    pub fn pod_writes(&self, result: &'static str) {
+        self.pod_writes.get_or_create(&[("result", result)]).inc();
+    }
+
+    pub fn certificate_expiry(&self, unix_seconds: i64) {
+        self.certificate_expiry.set(unix_seconds as f64);
+    }
+
+    /// All metrics in the OpenMetrics text format.
+    pub fn encode(&self, governed_pods: usize, cached_costs: u64) -> String {
+        self.governed_pods.set(i64::try_from(governed_pods).unwrap_or(i64::MAX));
+        self.cached_costs.set(i64::try_from(cached_costs).unwrap_or(i64::MAX));
+        let mut text = String::new();
+        encode(&mut text, &self.registry).expect("writing to a String does not fail");
+        text
+    }
+}

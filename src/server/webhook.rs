@@ -1,0 +1,251 @@
+//! Reviews over HTTP: one path per hook, with limits on size, time and number.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{RawQuery, State};
+use axum::http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderValue, Request as HttpRequest, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use futures::{FutureExt, StreamExt};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
+use tracing::{error, warn};
+
+use super::health::Health;
+use super::metrics::Metrics;
+use crate::admission::answer::Notes;
+use crate::admission::request::{self, Body as ReviewBody};
+use crate::admission::{Answer, Mutation, Request, Unreadable, Validation, headroom, placeholders, pods, policies, scale_downs};
+use crate::cluster::World;
+use crate::cluster::scale_down::ScaleDowns;
+
+/// An UPDATE carries two objects of up to etcd's 1.5 MB, custom resources up to 3 MB each; 8 MiB holds both with their envelope.
+const MAX_BODY_BYTES: usize = 8 << 20;
+
+/// A body that is too large is still read up to here, without keeping it, so that the sender gets to read our answer.
+const MAX_DRAINED_BYTES: usize = 64 << 20;
+
+/// The API server sends a body at once; ten seconds is its own default time-out for the whole call.
+const BODY_TIME: Duration = Duration::from_secs(10);
+
+/// Reviews under way at once, beyond which callers are told to come again in a second. A review takes well under a
+/// millisecond, so this many mean that something is wrong; each may hold a body of [`MAX_BODY_BYTES`].
+const PARALLEL_REVIEWS: usize = 256;
+
+/// Scale-downs are counted apart: each may be held for seconds, and must not keep pod reviews out.
+const PARALLEL_SCALE_DOWNS: usize = 256;
+
+/// The API server's default time-out (`timeoutSeconds` of a hook), where the caller names none, and its highest.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
+const HIGHEST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The reviewed things, one path each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hook {
+    Pods,
+    Placeholders,
+    ScaleDowns,
+    Headroom,
+    Policies,
+}
+
+impl Hook {
+    pub const ALL: [Self; 5] = [Self::Pods, Self::Placeholders, Self::ScaleDowns, Self::Headroom, Self::Policies];
+
+    pub fn path(self) -> &'static str {
+        match self {
+            Self::Pods => "/mutate/pods",
+            Self::Placeholders => "/mutate/placeholders",
+            Self::ScaleDowns => "/validate/scale-downs",
+            Self::Headroom => "/validate/headroom",
+            Self::Policies => "/validate/policies",
+        }
+    }
+
+    /// The hook's name in metrics.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Pods => "pods",
+            Self::Placeholders => "placeholders",
+            Self::ScaleDowns => "scale-downs",
+            Self::Headroom => "headroom",
+            Self::Policies => "policies",
+        }
+    }
+}
+
+pub struct Webhook {
+    world: Arc<World>,
+    scale_downs: ScaleDowns,
+    metrics: Arc<Metrics>,
+    health: Arc<Health>,
+    reviews: Semaphore,
+    held: Semaphore,
+}
+
+impl Webhook {
+    pub fn new(world: Arc<World>, scale_downs: ScaleDowns, metrics: Arc<Metrics>, health: Arc<Health>) -> Self {
+        let (reviews, held) = (Semaphore::new(PARALLEL_REVIEWS), Semaphore::new(PARALLEL_SCALE_DOWNS));
+        Self { world, scale_downs, metrics, health, reviews, held }
+    }
+
+    pub fn router(self) -> Router {
+        Hook::ALL
+            .into_iter()
+            .fold(Router::new(), |router, hook| {
+                let serve = move |State(webhook): State<Arc<Self>>, RawQuery(query): RawQuery, request: HttpRequest<Body>| async move {
+                    webhook.serve(hook, query.as_deref(), request.into_body()).await
+                };
+                router.route(hook.path(), post(serve))
+            })
+            .with_state(Arc::new(self))
+    }
+
+    async fn serve(&self, hook: Hook, query: Option<&str>, body: Body) -> Response {
+        let arrived = Instant::now();
+        let permits = if hook == Hook::ScaleDowns { &self.held } else { &self.reviews };
+        let (outcome, mut response) = match permits.try_acquire() {
+            Err(_) => {
+                let response = plain(StatusCode::TOO_MANY_REQUESTS, "too many reviews at once; come again in a second");
+                // The API server comes again on a 429 only if it is told when.
+                ("shed", ([(RETRY_AFTER, HeaderValue::from_static("1"))], response).into_response())
+            }
+            Ok(_permit) => match read_body(body).await {
+                Err(refused) => ("refused", refused),
+                Ok(body) => self.review(hook, query, &body, arrived).await,
+            },
+        };
+        if self.health.is_draining() {
+            // An idle connection that we close while the API server sends on it is a failed call: it must let go of it first.
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        self.metrics.reviews(hook.name(), outcome, arrived.elapsed());
+        response
+    }
+
+    /// Answers a body: with the uid and status 200 as soon as the uid can be read.
+    async fn review(&self, hook: Hook, query: Option<&str>, body: &Bytes, arrived: Instant) -> (&'static str, Response) {
+        let request = match request::read(body) {
+            ReviewBody::Request(request) => request,
+            ReviewBody::Refused(why) => return ("refused", plain(StatusCode::BAD_REQUEST, &why)),
+            ReviewBody::Unreadable { uid, why } => {
+                warn!(hook = hook.name(), uid, why, "a review cannot be read; allowed");
+                return ("unreadable", json(&not_reviewed("the review cannot be read").answer(&uid)));
+            }
+        };
+        let decided = AssertUnwindSafe(self.decide(hook, query, &request, arrived)).catch_unwind().await;
+        let (outcome, answer) = match decided {
+            Ok(Ok(answer)) => (outcome(&answer), answer),
+            Ok(Err(e)) => {
+                warn!(hook = hook.name(), uid = request.uid, error = %e, "a reviewed object cannot be read; allowed");
+                ("unreadable", not_reviewed("the object cannot be read").answer(&request.uid))
+            }
+            // The panic's own message is in the log already; an answer is owed all the same.
+            Err(_) => {
+                error!(hook = hook.name(), uid = request.uid, "a review panicked; allowed");
+                ("panicked", not_reviewed("internal error").answer(&request.uid))
+            }
+        };
+        (outcome, json(&answer))
+    }
+
+    async fn decide(&self, hook: Hook, query: Option<&str>, request: &Request<'_>, arrived: Instant) -> Result<Answer, Unreadable> {
+        let uid = &request.uid;
+        Ok(match hook {
+            Hook::Pods => pods::review(request, &self.world.snapshot())?.answer(uid),
+            Hook::Placeholders => placeholders::review(request, &self.world.snapshot())?.answer(uid),
+            Hook::Headroom => headroom::review(request, &self.world.snapshot())?.answer(uid),
+            Hook::Policies => policies::review(request)?.answer(uid),
+            Hook::ScaleDowns => match scale_downs::read(request)? {
+                None => Validation::default().answer(uid),
+                Some(scale_down) => self.scale_downs.admit(&scale_down, deadline(query, arrived)).await.answer(uid),
+            },
+        })
+    }
+}
+
+/// An answer without a decision. It has the shape that any hook may give: a mutating one without a patch.
+fn not_reviewed(why: &str) -> Mutation {
+    Mutation { patch: None, notes: Notes::warning(format!("pecking-order did not review this: {why}")) }
+}
+
+fn outcome(answer: &Answer) -> &'static str {
+    match (answer.allowed(), answer.has_patch()) {
+        (false, _) => "denied",
+        (true, true) => "patched",
+        (true, false) => "allowed",
+    }
+}
+
+/// When a scale-down is answered at the latest: at 80 % of the caller's `?timeout=`, so that the answer still gets there.
+fn deadline(query: Option<&str>, arrived: Instant) -> Instant {
+    let named = query
+        .into_iter()
+        .flat_map(|query| query.split('&'))
+        .find_map(|pair| pair.strip_prefix("timeout="))
+        .and_then(|text| text.strip_suffix('s')?.parse().ok())
+        .filter(|seconds| *seconds > 0)
+        .map(Duration::from_secs);
+    arrived + named.unwrap_or(DEFAULT_TIMEOUT).min(HIGHEST_TIMEOUT).mul_f64(0.8)
+}
+
+async fn read_body(body: Body) -> Result<Bytes, Response> {
+    let read = async {
+        let mut stream = body.into_data_stream();
+        let (mut whole, mut length) = (Vec::new(), 0);
+        while let Some(chunk) = stream.next().await {
+            let chunk = chunk.map_err(|_| plain(StatusCode::BAD_REQUEST, "the body ends before it is complete"))?;
+            length += chunk.len();
+            if length > MAX_DRAINED_BYTES {
+                break;
+            }
+            if length > MAX_BODY_BYTES {
+                whole = Vec::new();
+            } else {
+                whole.extend_from_slice(&chunk);
+            }
+        }
+        if length > MAX_BODY_BYTES {
+            return Err(plain(StatusCode::PAYLOAD_TOO_LARGE, &format!("the body is larger than {MAX_BODY_BYTES} bytes")));
+        }
+        Ok(Bytes::from(whole))
+    };
+    timeout(BODY_TIME, read).await.unwrap_or_else(|_| Err(plain(StatusCode::REQUEST_TIMEOUT, "the body did not come in time")))
+}
+
+fn json(answer: &Answer) -> Response {
+    ([(CONTENT_TYPE, "application/json")], answer.to_json()).into_response()
+}
+
+fn plain(status: StatusCode, text: &str) -> Response {
+    (status, [(CONTENT_TYPE, "text/plain; charset=utf-8")], format!("{text}\n")).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Webhook case 31: a bad value is ignored in favour of our own limit.
+    #[test]
+    fn the_deadline_leaves_a_fifth_of_the_callers_time() {
+        let now = Instant::now();
+        for (query, seconds) in [
+            (Some("timeout=5s"), 4.0),
+            (Some("a=b&timeout=1s"), 0.8),
+            (Some("timeout=30s"), 24.0),
+            (Some("timeout=900s"), 24.0),
+            (Some("timeout=abc"), 8.0),
+            (Some("timeout=0s"), 8.0),
+            (Some("timeout=-5s"), 8.0),
+            (Some(""), 8.0),
+            (None, 8.0),
+        ] {
+            assert_eq!(deadline(query, now) - now, Duration::from_secs_f64(seconds), "{query:?}");
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! A static file: answers by query text. For demonstrations, tests, and values that a job writes now and then.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+use futures::future::BoxFuture;
+use k8s_openapi::jiff::Timestamp;
+use serde::Deserialize;
+
+use super::{Backend, Query, QueryError, Row};
+use crate::api::documents;
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Config {
+    /// A YAML file `queries: {QUERY: [{labels: {…}, value: …, time: …}]}`, read at every query.
+    path: PathBuf,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Answers {
+    queries: HashMap<String, Vec<Answer>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Answer {
+    labels: BTreeMap<String, String>,
+    value: f64,
+    /// Now, where absent.
+    time: Option<Timestamp>,
+}
+
+pub struct File {
+    path: PathBuf,
+}
+
+impl File {
+    pub fn new(config: &Config, directory: &Path) -> Self {
+        Self { path: directory.join(&config.path) }
+    }
+
+    fn read(&self, query: &Query) -> Result<Vec<Row>, String> {
+        let text = documents::read_text(&self.path)?;
+        let mut answers: Answers = documents::yaml(&text).map_err(|(position, message)| match position {
+            Some((line, column)) => format!("{line}:{column}: {message}"),
+            None => message,
+        })?;
+        let Some(rows) = answers.queries.remove(&query.text) else {
+            let known = answers.queries.keys().map(|query| format!("`{query}`")).collect::<Vec<_>>().join(", ");
+            return Err(format!("no answer for the query `{}`; there is one for {known}", query.text));
+        };
+        let now = Timestamp::now();
+        Ok(rows.into_iter().map(|row| Row { labels: row.labels, value: row.value, time: row.time.unwrap_or(now) }).collect())
+    }
+}
+
+impl Backend for File {
+    fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<Row>, QueryError>> {
+        let answer = self.read(query).map_err(|message| QueryError::Malformed(format!("{}: {message}", self.path.display())));
+        Box::pin(std::future::ready(answer))
+    }
+}

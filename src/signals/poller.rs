@@ -1,0 +1,115 @@
+//! One poller per policy: asks its backend, scores its pods, fills the cache. Nothing on the review path waits for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use k8s_openapi::jiff::Timestamp;
+use tokio::time::{Instant, MissedTickBehavior};
+use tracing::{info, warn};
+
+use super::matching::match_rows;
+use super::{Backend, Query};
+use crate::api::CostPolicy;
+use crate::cluster::World;
+use crate::cost::readings::Readings;
+use crate::cost::{Cost, GovernedPod, score};
+use crate::server::metrics::Metrics;
+
+/// Polls for as long as it is not dropped.
+pub async fn run(policy: Arc<CostPolicy>, backend: Arc<dyn Backend>, world: Arc<World>, metrics: Arc<Metrics>) {
+    let period = Duration::from_secs(policy.spec.poll_seconds.into());
+    let mut poller = Poller { policy, backend, world, metrics, readings: Readings::default(), trouble: None };
+    // A thousand policies that were read together must not poll together.
+    let mut ticks = tokio::time::interval_at(Instant::now() + poller.phase(period), period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        poller.poll(Timestamp::now()).await;
+    }
+}
+
+/// Polls once.
+pub async fn poll_once(policy: Arc<CostPolicy>, backend: Arc<dyn Backend>, world: Arc<World>, metrics: Arc<Metrics>) {
+    let mut poller = Poller { policy, backend, world, metrics, readings: Readings::default(), trouble: None };
+    poller.poll(Timestamp::now()).await;
+}
+
+struct Poller {
+    policy: Arc<CostPolicy>,
+    backend: Arc<dyn Backend>,
+    world: Arc<World>,
+    metrics: Arc<Metrics>,
+    readings: Readings,
+    /// What went wrong in the last poll: said once, not every fifteen seconds.
+    trouble: Option<String>,
+}
+
+impl Poller {
+    /// A part of the period that depends on the policy's name: at most a second for the first poll, since nothing is known
+    /// before it.
+    fn phase(&self, period: Duration) -> Duration {
+        use std::hash::{BuildHasher, RandomState};
+        let share = RandomState::new().hash_one(&self.policy.name) % 1000;
+        period.min(Duration::from_secs(1)).mul_f64(share as f64 / 1000.0)
+    }
+
+    async fn poll(&mut self, now: Timestamp) {
+        let started = Instant::now();
+        let spec = &self.policy.spec;
+        let pods = self.world.pods.governed_by(&self.policy, &self.world.policies());
+        let max_age = Duration::from_secs(spec.samples.max_age_seconds.into());
+        let queries: Vec<Query> = spec.signals.iter().map(|signal| Query { text: signal.query.clone(), max_age }).collect();
+        let answers = join_all(queries.iter().map(|query| self.backend.query(query))).await;
+
+        let mut trouble = Vec::new();
+        for (index, answer) in answers.into_iter().enumerate() {
+            let signal = &spec.signals[index].name;
+            let rows = match answer {
+                Ok(rows) => rows,
+                Err(e) => {
+                    self.metrics.polls(&spec.backend, e.kind());
+                    trouble.push(format!("signal `{signal}`: {e}"));
+                    continue;
+                }
+            };
+            let matched = match_rows(&rows, &spec.pod_key, &self.policy.namespace, &pods);
+            if matched.samples.is_empty() && !rows.is_empty() && !pods.is_empty() {
+                // Rows that are all about others mean a wrong podKey, not that every pod is idle: no cost is changed.
+                self.metrics.polls(&spec.backend, "no_series_match");
+                let labels = matched.labels.into_iter().collect::<Vec<_>>().join(", ");
+                trouble.push(format!("signal `{signal}`: none of {} rows names a governed pod; their labels are: {labels}", rows.len()));
+                continue;
+            }
+            self.metrics.polls(&spec.backend, "ok");
+            self.readings.take_in(spec, index, matched.samples, pods.iter().map(|pod| pod.uid.as_str()), now);
+        }
+        self.readings.prune(spec, now, |uid| self.world.pods.has(&self.policy, uid));
+        self.publish(&pods, now);
+        self.report(trouble);
+        self.metrics.poll_duration(started.elapsed());
+    }
+
+    fn publish(&self, pods: &[Arc<GovernedPod>], now: Timestamp) {
+        let scores = score::score(&self.policy.spec, pods, &self.readings, now);
+        let least_work = score::least_work(pods, &scores).into_iter().map(|(owner, cost)| (owner.to_owned(), cost)).collect();
+        self.world.costs.set_least_work(&self.policy.key(), least_work);
+        for (pod, score) in pods.iter().zip(scores) {
+            let cost = Cost { value: score.cost, basis: score.basis, stale: score.stale, policy: self.policy.clone() };
+            self.world.costs.insert(&pod.uid, cost);
+        }
+    }
+
+    fn report(&mut self, trouble: Vec<String>) {
+        let trouble = (!trouble.is_empty()).then(|| trouble.join("; "));
+        let CostPolicy { namespace, name, .. } = &*self.policy;
+        match (&self.trouble, &trouble) {
+            (before, Some(now)) if before.as_ref() != Some(now) => {
+                warn!(namespace, policy = name, trouble = now, "poll failed in part; last known values stay in use");
+            }
+            (Some(_), None) => info!(namespace, policy = name, "polls succeed again"),
+            _ => {}
+        }
+        self.trouble = trouble;
+    }
+}

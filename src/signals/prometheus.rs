@@ -1,0 +1,168 @@
+//! Prometheus, and whatever speaks its HTTP API: one instant query per signal.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use k8s_openapi::jiff::Timestamp;
+use serde::Deserialize;
+
+use super::http::{self, Auth};
+use super::{Backend, Query, QueryError, Row};
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Config {
+    /// The server's address, such as `http://prometheus.monitoring:9090`, with a path prefix where it has one.
+    url: String,
+    #[serde(default = "default_timeout_seconds")]
+    timeout_seconds: u32,
+    #[serde(default)]
+    auth: Auth,
+    /// PEM file with the only authorities to trust; the system's where absent.
+    #[serde(default)]
+    ca_file: Option<PathBuf>,
+    /// The largest answer that is read, in bytes.
+    #[serde(default = "default_max_response_bytes")]
+    max_response_bytes: usize,
+}
+
+fn default_timeout_seconds() -> u32 {
+    10
+}
+
+/// 150,000 rows of some 200 bytes: one per pod of the largest cluster that Kubernetes is tested to.
+fn default_max_response_bytes() -> usize {
+    32 << 20
+}
+
+pub struct Prometheus {
+    client: reqwest::Client,
+    url: reqwest::Url,
+    timeout: Duration,
+    auth: Auth,
+    max_response_bytes: usize,
+    directory: PathBuf,
+}
+
+impl Prometheus {
+    pub fn new(config: &Config, directory: &Path) -> anyhow::Result<Self> {
+        anyhow::ensure!((1..=300).contains(&config.timeout_seconds), "timeoutSeconds: found {}, wanted 1 to 300", config.timeout_seconds);
+        let url = format!("{}/api/v1/query", config.url.trim_end_matches('/'));
+        let url = reqwest::Url::parse(&url).map_err(|e| anyhow::anyhow!("url: found `{}`, which is no address: {e}", config.url))?;
+        anyhow::ensure!(matches!(url.scheme(), "http" | "https"), "url: found scheme `{}`, wanted http or https", url.scheme());
+        anyhow::ensure!(url.username().is_empty() && url.password().is_none(), "url: credentials belong into `auth`, from a file");
+        let timeout = Duration::from_secs(config.timeout_seconds.into());
+        let ca_file = config.ca_file.as_ref().map(|file| directory.join(file));
+        Ok(Self {
+            client: http::client(timeout, ca_file.as_deref())?,
+            url,
+            timeout,
+            auth: config.auth.clone(),
+            max_response_bytes: config.max_response_bytes,
+            directory: directory.into(),
+        })
+    }
+}
+
+impl Backend for Prometheus {
+    fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<Row>, QueryError>> {
+        Box::pin(async move {
+            // An instant query stamps its rows with the time of the query, however old the samples beneath are, and looks
+            // back five minutes for them. A shorter look-back is the only way to be told of no sample older than wanted.
+            let look_back = format!("{}s", query.max_age.as_secs().max(1));
+            let request = self.client.post(self.url.clone()).form(&[("query", query.text.as_str()), ("lookback_delta", &look_back)]);
+            let request = self.auth.apply(request, &self.directory).await?;
+            let body = http::fetch(request, self.timeout, self.max_response_bytes).await?;
+            read(&body)
+        })
+    }
+}
+
+/// Reads the answer of `/api/v1/query`: a vector, in which values are texts (`"NaN"` and `"+Inf"` among them).
+fn read(body: &[u8]) -> Result<Vec<Row>, QueryError> {
+    #[derive(Deserialize)]
+    #[serde(tag = "status", rename_all = "lowercase")]
+    enum Answer {
+        Success {
+            data: Data,
+        },
+        Error {
+            #[serde(default)]
+            error: String,
+        },
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Data {
+        result_type: String,
+        result: serde_json::Value,
+    }
+    #[derive(Deserialize)]
+    struct Instant {
+        metric: std::collections::BTreeMap<String, String>,
+        value: (f64, String),
+    }
+    let malformed = |e: serde_json::Error| QueryError::Malformed(e.to_string());
+    let data = match serde_json::from_slice(body).map_err(malformed)? {
+        Answer::Success { data } => data,
+        Answer::Error { error } => return Err(QueryError::Malformed(format!("the backend says: {error}"))),
+    };
+    if data.result_type != "vector" {
+        return Err(QueryError::Malformed(format!("found a {}, wanted a vector with one row per pod", data.result_type)));
+    }
+    let rows: Vec<Instant> = serde_json::from_value(data.result).map_err(malformed)?;
+    rows.into_iter()
+        .map(|Instant { metric, value: (seconds, value) }| {
+            let time = Timestamp::from_millisecond((seconds * 1000.0) as i64).map_err(|e| QueryError::Malformed(e.to_string()))?;
+            let value = match value.as_str() {
+                "+Inf" | "Inf" => f64::INFINITY,
+                "-Inf" => f64::NEG_INFINITY,
+                text => text.parse().map_err(|_| QueryError::Malformed(format!("value `{text}` is no number")))?,
+            };
+            Ok(Row { labels: metric, value, time })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_a_vector() {
+        let body = br#"{"status":"success","data":{"resultType":"vector","result":[
+            {"metric":{"pod":"a"},"value":[1700000000.5,"7"]}, {"metric":{"pod":"b"},"value":[1700000000,"NaN"]},
+            {"metric":{"pod":"c"},"value":[1700000000,"+Inf"]}]}}"#;
+        let rows = read(body).unwrap();
+        assert_eq!((rows[0].labels["pod"].as_str(), rows[0].value, rows[0].time.as_millisecond()), ("a", 7.0, 1_700_000_000_500));
+        assert!(rows[1].value.is_nan());
+        assert_eq!(rows[2].value, f64::INFINITY);
+    }
+
+    #[test]
+    fn says_why_an_answer_cannot_be_used() {
+        let why = |body: &str| read(body.as_bytes()).unwrap_err().to_string();
+        assert!(why(r#"{"status":"error","errorType":"bad_data","error":"parse error"}"#).ends_with("the backend says: parse error"));
+        assert!(why(r#"{"status":"success","data":{"resultType":"matrix","result":[]}}"#).contains("found a matrix, wanted a vector"));
+        assert!(why("<html>").starts_with("the answer cannot be understood"));
+        assert!(
+            why(r#"{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[1,"x"]}]}}"#)
+                .contains("`x` is no number")
+        );
+    }
+
+    #[test]
+    fn refuses_an_address_that_carries_credentials_or_another_scheme() {
+        let new = |url: &str| {
+            let config: Config = serde_json::from_value(serde_json::json!({ "url": url })).unwrap();
+            Prometheus::new(&config, Path::new(".")).map(|_| ()).map_err(|e| e.to_string())
+        };
+        crate::server::install_crypto_provider();
+        assert_eq!(new("http://prometheus:9090/prefix/"), Ok(()));
+        assert!(new("http://user:secret@prometheus").unwrap_err().contains("`auth`"));
+        assert!(!new("http://user:secret@prometheus").unwrap_err().contains("secret"));
+        assert!(new("file:///etc/passwd").unwrap_err().contains("wanted http or https"));
+        assert!(new("prometheus:9090").is_err());
+    }
+}
