@@ -23,6 +23,7 @@ const MAX_COST: i32 = 1_000_000;
     plural = "deletioncostpolicies",
     shortname = "dcp",
     category = "pecking-order",
+    label("app.kubernetes.io/name", "pecking-order"),
     namespaced,
     status = "DeletionCostPolicyStatus",
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,

@@ -22,6 +22,7 @@ const HIGHEST_USER_PRIORITY: i32 = 1_000_000_000;
     plural = "headroompools",
     shortname = "hp",
     category = "pecking-order",
+    label("app.kubernetes.io/name", "pecking-order"),
     status = "HeadroomPoolStatus",
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
     printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason"}"#,

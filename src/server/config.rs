@@ -37,7 +37,7 @@ pub struct Config {
 
 /// Where the serving certificate comes from: exactly one.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
 pub enum Certificates {
     /// An authority of our own, kept in a Secret.
     SelfManaged(SelfManaged),

@@ -15,17 +15,15 @@ const ERROR_BODY_BYTES: usize = 300;
 /// How the backend knows us. Secrets come from files only, and are read anew for each request, so a rotated Secret is used
 /// at once.
 #[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
 pub enum Auth {
     #[default]
     None,
     Basic {
         username: String,
-        #[serde(rename = "passwordFile")]
         password_file: PathBuf,
     },
     Bearer {
-        #[serde(rename = "tokenFile")]
         token_file: PathBuf,
     },
 }

@@ -1,1 +1,33 @@
+//! A real control plane for tests and demonstrations, without a container engine.
+//!
+//! * [`parts`] builds etcd, Kubernetes, kwok and Prometheus once, into a cache outside of `target/`.
+//! * [`plane`] starts them on free ports and stops what it started.
+//! * [`kubectl`] speaks to the API server as a given user.
+//! * [`prometheus`] measures what a test says its pods are doing.
+//! * [`installation`] applies the shipped manifests and runs the binary under test beside the control plane.
 
+pub mod installation;
+pub mod kubectl;
+pub mod parts;
+pub mod plane;
+mod process;
+pub mod prometheus;
+
+use std::time::{Duration, Instant};
+
+pub use installation::Installation;
+pub use kubectl::Kubectl;
+pub use plane::ControlPlane;
+pub use prometheus::{Exporter, Prometheus};
+
+/// Asks again every 50 ms until there is an answer; `what` is told where none came in time.
+pub fn wait_for<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Option<T>) -> anyhow::Result<T> {
+    let start = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return Ok(answer);
+        }
+        anyhow::ensure!(start.elapsed() < limit, "waited {limit:?} in vain for {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

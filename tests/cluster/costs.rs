@@ -1,0 +1,111 @@
+//! How costs get onto pods outside of scale-downs, and that they leave them alone.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::json;
+use tokio::time::sleep;
+
+use super::{COST, Cluster, MARK, MEASURED, Test, block_on, names, policy, workload};
+
+pub const TESTS: &[(&str, Test)] = &[
+    ("costs::a_new_pod_has_its_cost_from_the_start", a_new_pod_has_its_cost_from_the_start),
+    ("costs::an_update_carries_the_measured_cost", an_update_carries_the_measured_cost),
+    ("costs::a_foreign_cost_is_left_alone", a_foreign_cost_is_left_alone),
+    ("costs::a_steady_state_writes_nothing", a_steady_state_writes_nothing),
+    ("costs::pods_without_a_policy_are_untouched", pods_without_a_policy_are_untouched),
+];
+
+fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
+    pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+fn a_new_pod_has_its_cost_from_the_start(cluster: &'static Cluster) -> anyhow::Result<()> {
+    cluster.make_namespace("new-pods")?;
+    cluster.admin.apply(&policy("new-pods", json!({})).to_string())?;
+    sleep_blocking(500);
+    cluster.admin.apply(&workload("Deployment", "new-pods", 3).to_string())?;
+    block_on(async {
+        for pod in cluster.pods("new-pods", 3).await? {
+            ensure!(annotation(&pod, COST) == Some("500") && annotation(&pod, MARK) == Some("500"), "{:?}", pod.metadata.annotations);
+        }
+        Ok(())
+    })
+}
+
+fn an_update_carries_the_measured_cost(cluster: &'static Cluster) -> anyhow::Result<()> {
+    let namespace = "updates";
+    cluster.make_namespace(namespace)?;
+    cluster.admin.apply(&policy(namespace, json!({})).to_string())?;
+    cluster.admin.apply(&workload("Deployment", namespace, 2).to_string())?;
+    block_on(async {
+        let pods = names(&cluster.pods(namespace, 2).await?);
+        cluster.exporter.set(namespace, [(pods[0].clone(), 42.0), (pods[1].clone(), 7.0)]);
+        sleep(MEASURED).await;
+        cluster.admin.run(&["label", "pod", &pods[0], "-n", namespace, "touched=yes"])?;
+        for pod in cluster.pods(namespace, 2).await? {
+            // The other pod yields to nobody: it was not touched, so it keeps the cost that it was made with.
+            let wanted = if pod.metadata.name.as_deref() == Some(&pods[0]) { "42" } else { "500" };
+            ensure!(annotation(&pod, COST) == Some(wanted), "{:?}: {:?}, wanted {wanted}", pod.metadata.name, annotation(&pod, COST));
+        }
+        Ok(())
+    })
+}
+
+/// DC-29: a value of somebody else stays, and the pod ranks by it.
+fn a_foreign_cost_is_left_alone(cluster: &'static Cluster) -> anyhow::Result<()> {
+    let namespace = "foreign";
+    cluster.make_namespace(namespace)?;
+    cluster.admin.apply(&policy(namespace, json!({})).to_string())?;
+    cluster.admin.apply(&workload("Deployment", namespace, 3).to_string())?;
+    block_on(async {
+        let pods = names(&cluster.pods(namespace, 3).await?);
+        cluster.exporter.set(namespace, pods.iter().map(|pod| (pod.clone(), 50.0)));
+        sleep(MEASURED).await;
+        cluster.admin.run(&["annotate", "pod", &pods[1], "-n", namespace, "--overwrite", &format!("{COST}=-3")])?;
+        cluster.admin.run(&["label", "pod", &pods[1], "-n", namespace, "touched=yes"])?;
+        let cost = |pods: &[Pod], name: &str| pods.iter().find(|pod| pod.metadata.name.as_deref() == Some(name)).and_then(|pod| annotation(pod, COST).map(str::to_owned));
+        ensure!(cost(&cluster.pods(namespace, 3).await?, &pods[1]).as_deref() == Some("-3"), "the foreign value was replaced");
+        sleep(Duration::from_millis(300)).await;
+        cluster.admin.run(&["scale", "deployment/web", "-n", namespace, "--replicas=2"])?;
+        let left = names(&cluster.pods(namespace, 2).await?);
+        ensure!(!left.contains(&pods[1]), "the pod with the foreign value of -3 stayed");
+        Ok(())
+    })
+}
+
+/// DC-15, DC-28: same samples, no writes: twenty polls.
+fn a_steady_state_writes_nothing(cluster: &'static Cluster) -> anyhow::Result<()> {
+    let namespace = "steady";
+    cluster.make_namespace(namespace)?;
+    cluster.admin.apply(&policy(namespace, json!({})).to_string())?;
+    cluster.admin.apply(&workload("Deployment", namespace, 5).to_string())?;
+    block_on(async {
+        let pods = names(&cluster.pods(namespace, 5).await?);
+        cluster.exporter.set(namespace, pods.iter().zip([0.0, 5.0, 10.0, 200.0, 0.0]).map(|(pod, value)| (pod.clone(), value)));
+        sleep(MEASURED).await;
+        let polls = || cluster.metric(r#"pecking_order_polls_total{backend="default",result="ok"}"#);
+        let (before, start) = (cluster.pods(namespace, 5).await?, polls()?);
+        sleep(Duration::from_secs(20)).await;
+        let versions = |pods: &[Pod]| pods.iter().map(|pod| pod.metadata.resource_version.clone()).collect::<Vec<_>>();
+        ensure!(versions(&cluster.pods(namespace, 5).await?) == versions(&before), "a pod was written");
+        ensure!(polls()? >= start + 20.0, "there were no polls, so this proves nothing");
+        Ok(())
+    })
+}
+
+fn pods_without_a_policy_are_untouched(cluster: &'static Cluster) -> anyhow::Result<()> {
+    cluster.make_namespace("no-policy")?;
+    cluster.admin.apply(&workload("Deployment", "no-policy", 2).to_string())?;
+    block_on(async {
+        let pods = cluster.pods("no-policy", 2).await?;
+        let pod = pods.first().context("a pod")?;
+        ensure!(annotation(pod, COST).is_none() && annotation(pod, MARK).is_none(), "{:?}", pod.metadata.annotations);
+        Ok(())
+    })
+}
+
+fn sleep_blocking(milliseconds: u64) {
+    std::thread::sleep(Duration::from_millis(milliseconds));
+}

@@ -1,0 +1,174 @@
+//! Placeholders and their classes, as `kubectl apply` sees them refused or accepted.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use serde_json::{Value, json};
+
+use super::{Cluster, Test};
+
+pub const TESTS: &[(&str, Test)] = &[
+    ("headroom::refuses_what_defeats_headroom_and_says_why", refuses_what_defeats_headroom),
+    ("headroom::accepts_what_works_and_what_is_not_marked", accepts_what_works),
+    ("headroom::an_update_is_refused_only_for_what_it_introduces", an_update_is_refused_only_for_what_it_introduces),
+    ("headroom::fix_makes_a_pods_30_zero_and_warns_of_a_template", fix_makes_a_pods_30_zero),
+];
+
+/// A pool and its class; each test has its own, since both are cluster-wide. Returns once the pool is in force.
+fn make_pool(cluster: &Cluster, name: &str, rules: Value) -> anyhow::Result<()> {
+    cluster.make_namespace(name)?;
+    let pool = json!({"apiVersion": "pecking-order.dev/v1alpha1", "kind": "HeadroomPool", "metadata": {"name": name},
+        "spec": {"placeholders": {"priorityClassNames": [format!("{name}-class")], "selector": {"matchLabels": {"pool": name}}}, "rules": rules}});
+    cluster.admin.apply(&pool.to_string())?;
+    cluster.admin.run(&["wait", "--for=condition=Ready", "headroompool", name, "--timeout=30s"])?;
+    cluster.admin.apply(&class(&format!("{name}-class"), -10).to_string())?;
+    // The status is one replica's word; the other one's watch is as fast.
+    std::thread::sleep(Duration::from_millis(500));
+    Ok(())
+}
+
+fn class(name: &str, value: i32) -> Value {
+    json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value, "preemptionPolicy": "Never"})
+}
+
+/// A correct placeholder's pod spec.
+fn spec(pool: &str, change: Value) -> Value {
+    let mut spec = json!({"priorityClassName": format!("{pool}-class"), "terminationGracePeriodSeconds": 0,
+        "containers": [{"name": "pause", "image": "registry.k8s.io/pause:3.10", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}]});
+    if let (Some(spec), Value::Object(change)) = (spec.as_object_mut(), change) {
+        spec.extend(change);
+        spec.retain(|_, value| !value.is_null());
+    }
+    spec
+}
+
+fn object(kind: &str, pool: &str, name: &str, spec: Value) -> Value {
+    let metadata = json!({"name": name, "namespace": pool});
+    let labels = json!({"pool": pool, "app": name});
+    let selector = json!({"matchLabels": {"app": name}});
+    let template = |spec: Value| json!({"metadata": {"labels": labels}, "spec": spec});
+    let with = |change: &str, value: &str| {
+        let mut spec = spec.clone();
+        spec[change] = json!(value);
+        spec
+    };
+    match kind {
+        "Pod" => json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": pool, "labels": labels}, "spec": spec}),
+        "Job" => json!({"apiVersion": "batch/v1", "kind": kind, "metadata": metadata, "spec": {"template": template(with("restartPolicy", "Never"))}}),
+        "CronJob" => json!({"apiVersion": "batch/v1", "kind": kind, "metadata": metadata, "spec": {"schedule": "0 0 1 1 *",
+            "jobTemplate": {"spec": {"template": template(with("restartPolicy", "Never"))}}}}),
+        "StatefulSet" => json!({"apiVersion": "apps/v1", "kind": kind, "metadata": metadata,
+            "spec": {"replicas": 0, "serviceName": "x", "selector": selector, "template": template(spec)}}),
+        "DaemonSet" => json!({"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": {"selector": selector, "template": template(spec)}}),
+        _ => json!({"apiVersion": "apps/v1", "kind": kind, "metadata": metadata,
+            "spec": {"replicas": 0, "selector": selector, "template": template(spec)}}),
+    }
+}
+
+/// Applies what must be refused, and looks for each text in what kubectl prints.
+fn rejects(cluster: &Cluster, object: &Value, texts: &[&str]) -> anyhow::Result<()> {
+    let output = cluster.admin.try_apply(&object.to_string())?;
+    ensure!(!output.success, "accepted: {object}");
+    for text in texts.iter().chain(&["pecking-order.dev"]) {
+        ensure!(output.stderr.contains(text), "no `{text}` in: {}", output.stderr);
+    }
+    Ok(())
+}
+
+/// Applies what must pass without a word.
+fn accepts(cluster: &Cluster, object: &Value) -> anyhow::Result<()> {
+    let output = cluster.admin.try_apply(&object.to_string())?;
+    ensure!(output.success, "refused: {}", output.stderr);
+    ensure!(output.stderr.is_empty(), "accepted with a warning: {}", output.stderr);
+    Ok(())
+}
+
+const TEMPLATES: [&str; 6] = ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "CronJob"];
+
+fn refuses_what_defeats_headroom(cluster: &'static Cluster) -> anyhow::Result<()> {
+    let pool = "refuses";
+    make_pool(cluster, pool, json!({}))?;
+    let marked = |name: &str, value: i32| {
+        let mut class = class(name, value);
+        class["metadata"]["labels"] = json!({"pecking-order.dev/headroom": pool});
+        class
+    };
+    rejects(cluster, &marked("refuses-deep", -11), &["[priorityAboveCutoff] value: found -11, wanted -10 or higher", "never adds a node"])?;
+    rejects(cluster, &marked("refuses-zero", 0), &["[priorityBelowWorkloads] value: found 0, wanted less than 0"])?;
+
+    let bad = [
+        (json!({"terminationGracePeriodSeconds": null}), "[zeroGracePeriod]", "terminationGracePeriodSeconds: found 30, wanted 0"),
+        (json!({"terminationGracePeriodSeconds": 45}), "[zeroGracePeriod]", "would wait up to 45 s"),
+        (json!({"nodeSelector": {"karpenter.sh/capacity-type": "spot"}}), "[offSpot]", "nodeSelector[karpenter.sh/capacity-type]: found `spot`"),
+        (
+            json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+                {"matchExpressions": [{"key": "cloud.google.com/gke-spot", "operator": "Exists"}]}]}}}}),
+            "[offSpot]",
+            "nodeSelectorTerms[0].matchExpressions[0]",
+        ),
+        (json!({"priorityClassName": null}), "[priorityBelowWorkloads]", "no class, so priority 0"),
+    ];
+    for (index, (change, rule, text)) in bad.into_iter().enumerate() {
+        let pod = object("Pod", pool, &format!("pod-{index}"), spec(pool, change.clone()));
+        rejects(cluster, &pod, &[rule, text, "spec."])?;
+        for kind in TEMPLATES {
+            let path = if kind == "CronJob" { "spec.jobTemplate.spec.template.spec." } else { "spec.template.spec." };
+            let template = object(kind, pool, &format!("{}-{index}", kind.to_lowercase()), spec(pool, change.clone()));
+            rejects(cluster, &template, &[rule, text, path])?;
+        }
+    }
+    let all = spec(pool, json!({"terminationGracePeriodSeconds": 30, "nodeSelector": {"spot": "true"}, "priorityClassName": null}));
+    rejects(cluster, &object("Pod", pool, "all", all), &["[priorityBelowWorkloads]", "[zeroGracePeriod]", "[offSpot]"])
+}
+
+fn accepts_what_works(cluster: &'static Cluster) -> anyhow::Result<()> {
+    let pool = "accepts";
+    make_pool(cluster, pool, json!({}))?;
+    let mut marked = class("accepts-minus-one", -1);
+    marked["metadata"]["labels"] = json!({"pool": pool});
+    accepts(cluster, &marked)?;
+    accepts(cluster, &object("Pod", pool, "pod", spec(pool, json!({}))))?;
+    for kind in TEMPLATES {
+        accepts(cluster, &object(kind, pool, &kind.to_lowercase(), spec(pool, json!({}))))?;
+    }
+    // A11: what no pool marks passes untouched, however bad it would be as headroom.
+    accepts(cluster, &class("accepts-nobodys", -500))?;
+    let worst = json!({"priorityClassName": "accepts-nobodys", "terminationGracePeriodSeconds": 30, "nodeSelector": {"spot": "true"}});
+    let mut unmarked = object("Deployment", pool, "unmarked", spec(pool, worst));
+    unmarked["spec"]["template"]["metadata"]["labels"] = json!({"app": "unmarked"});
+    accepts(cluster, &unmarked)
+}
+
+fn an_update_is_refused_only_for_what_it_introduces(cluster: &'static Cluster) -> anyhow::Result<()> {
+    let pool = "ratchet";
+    cluster.make_namespace(pool)?;
+    cluster.admin.apply(&class("ratchet-class", -10).to_string())?;
+    // Made before there is a pool that could object.
+    let mut bad = object("Deployment", pool, "old", spec(pool, json!({"terminationGracePeriodSeconds": 30})));
+    cluster.admin.apply(&bad.to_string())?;
+    let pool_document = json!({"apiVersion": "pecking-order.dev/v1alpha1", "kind": "HeadroomPool", "metadata": {"name": pool},
+        "spec": {"placeholders": {"priorityClassNames": ["ratchet-class"]}}});
+    cluster.admin.apply(&pool_document.to_string())?;
+    cluster.admin.run(&["wait", "--for=condition=Ready", "headroompool", pool, "--timeout=30s"])?;
+    std::thread::sleep(Duration::from_millis(500));
+    bad["spec"]["template"]["metadata"]["labels"]["note"] = json!("changed");
+    accepts(cluster, &bad)?;
+    bad["spec"]["template"]["spec"]["nodeSelector"] = json!({"spot": "true"});
+    rejects(cluster, &bad, &["[offSpot]"])?;
+    cluster.admin.run(&["delete", "deployment", "old", "-n", pool])?;
+    Ok(())
+}
+
+fn fix_makes_a_pods_30_zero(cluster: &'static Cluster) -> anyhow::Result<()> {
+    let pool = "fixes";
+    make_pool(cluster, pool, json!({"zeroGracePeriod": "Fix"}))?;
+    let default = || spec(pool, json!({"terminationGracePeriodSeconds": null}));
+    accepts(cluster, &object("Pod", pool, "pod", default()))?;
+    let pod = cluster.admin.get(&["pod", "pod", "-n", pool])?;
+    ensure!(pod["spec"]["terminationGracePeriodSeconds"] == json!(0), "{}", pod["spec"]["terminationGracePeriodSeconds"]);
+    let output = cluster.admin.try_apply(&object("Deployment", pool, "template", default()).to_string())?;
+    ensure!(output.success && output.stderr.contains("Warning: [zeroGracePeriod]"), "{}", output.stderr);
+    let template = cluster.admin.get(&["deployment", "template", "-n", pool])?;
+    ensure!(template["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == json!(30), "a template is not changed");
+    rejects(cluster, &object("Pod", pool, "other", spec(pool, json!({"terminationGracePeriodSeconds": 45}))), &["[zeroGracePeriod]"])
+}

@@ -1,0 +1,213 @@
+//! The product on a real control plane: one control plane for all tests, a namespace of its own for each.
+//!
+//! There are three phases. Before anything is installed, a control run shows what Kubernetes does by itself. Then the
+//! shipped manifests are applied and two replicas run. At the end things are taken away.
+
+mod costs;
+mod headroom;
+mod outage;
+mod policies;
+mod scale_downs;
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use control_plane::{ControlPlane, Exporter, Installation, Kubectl, Prometheus};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, ResourceExt};
+use libtest_mimic::{Arguments, Conclusion, Trial};
+use serde_json::{Value, json};
+
+pub const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+pub const MARK: &str = "pecking-order.dev/deletion-cost";
+
+/// Long enough for a scrape (1 s) and a poll of either replica (1 s), on a busy machine.
+pub const MEASURED: Duration = Duration::from_millis(2600);
+
+/// Tests mostly wait; more of them than cores run at once.
+const THREADS: usize = 8;
+
+pub struct Cluster {
+    plane: ControlPlane,
+    pub admin: Kubectl,
+    pub exporter: Exporter,
+    prometheus: Mutex<Prometheus>,
+    installation: Mutex<Option<Installation>>,
+}
+
+pub type Test = fn(&'static Cluster) -> anyhow::Result<()>;
+
+fn main() -> ExitCode {
+    pecking_order::server::install_crypto_provider();
+    let mut args = Arguments::from_args();
+    if args.list {
+        return run(&args, None, [scale_downs::BEFORE, costs::TESTS, headroom::TESTS, policies::TESTS, scale_downs::TESTS, outage::TESTS].concat()).exit_code();
+    }
+    args.test_threads = Some(args.test_threads.unwrap_or(THREADS));
+    // Lives as long as the process; its processes are stopped below, whatever comes of the tests.
+    let cluster: &'static Cluster = match Cluster::start() {
+        Ok(cluster) => Box::leak(Box::new(cluster)),
+        Err(e) => {
+            eprintln!("the control plane does not start: {e:#}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let passed = run(&args, Some(cluster), scale_downs::BEFORE.to_vec()).num_failed == 0
+        && installed(cluster)
+        && run(&args, Some(cluster), [costs::TESTS, headroom::TESTS, policies::TESTS, scale_downs::TESTS].concat()).num_failed == 0
+        && {
+            // One after the other: each takes something away for good.
+            args.test_threads = Some(1);
+            run(&args, Some(cluster), outage::TESTS.to_vec()).num_failed == 0
+        };
+    if !passed {
+        eprintln!("{}\n{}", cluster.plane.logs(), cluster.installation().as_ref().map(Installation::logs).unwrap_or_default());
+    }
+    cluster.stop();
+    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn run(args: &Arguments, cluster: Option<&'static Cluster>, tests: Vec<(&'static str, Test)>) -> Conclusion {
+    let trial = |(name, test): (&'static str, Test)| {
+        Trial::test(name, move || {
+            let cluster = cluster.context("tests are only listed").map_err(|e| format!("{e:#}"))?;
+            test(cluster).map_err(|e| format!("{e:#}").into())
+        })
+    };
+    libtest_mimic::run(args, tests.into_iter().map(trial).collect())
+}
+
+fn installed(cluster: &Cluster) -> bool {
+    match cluster.install() {
+        Ok(()) => true,
+        Err(e) => {
+            eprintln!("the installation failed: {e:#}");
+            false
+        }
+    }
+}
+
+impl Cluster {
+    fn start() -> anyhow::Result<Self> {
+        let plane = ControlPlane::start()?;
+        let exporter = Exporter::start()?;
+        let prometheus = Mutex::new(Prometheus::start(&plane, &exporter)?);
+        Ok(Self { admin: plane.admin()?, plane, exporter, prometheus, installation: Mutex::new(None) })
+    }
+
+    fn install(&self) -> anyhow::Result<()> {
+        let backends = format!("{{default: {{prometheus: {{url: '{}', timeoutSeconds: 5}}}}}}", lock(&self.prometheus).url);
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let installation = Installation::start(&self.plane, Path::new(env!("CARGO_BIN_EXE_pecking-order")), &root.join("manifests/install.yaml"), &backends)?;
+        *lock(&self.installation) = Some(installation);
+        Ok(())
+    }
+
+    fn stop(&self) {
+        lock(&self.installation).take();
+        lock(&self.prometheus).kill();
+        self.plane.stop();
+    }
+
+    pub fn installation(&self) -> MutexGuard<'_, Option<Installation>> {
+        lock(&self.installation)
+    }
+
+    pub fn prometheus(&self) -> MutexGuard<'_, Prometheus> {
+        lock(&self.prometheus)
+    }
+
+    pub fn metric(&self, series: &str) -> anyhow::Result<f64> {
+        self.installation().as_ref().context("nothing is installed")?.metric(series)
+    }
+
+    /// An ordinary user: authenticated, with no rights of its own.
+    pub fn ordinary(&self) -> anyhow::Result<Kubectl> {
+        self.plane.kubectl("ordinary")
+    }
+
+    pub fn make_namespace(&self, name: &str) -> anyhow::Result<()> {
+        self.admin.run(&["create", "namespace", name]).map(|_| ())
+    }
+
+    /// A client of the administrator, for what would take kubectl too long.
+    pub async fn client(&self) -> anyhow::Result<Client> {
+        let kubeconfig = Kubeconfig::read_from(self.plane.kubeconfig("admin"))?;
+        Ok(Client::try_from(kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?)?)
+    }
+
+    /// Waits until the workload has so many pods that are Ready and not on their way out.
+    pub async fn pods(&self, namespace: &str, count: usize) -> anyhow::Result<Vec<Pod>> {
+        let api: Api<Pod> = Api::namespaced(self.client().await?, namespace);
+        let start = Instant::now();
+        loop {
+            let pods = api.list(&ListParams::default().labels("app=web")).await?.items;
+            if pods.len() == count && pods.iter().all(is_ready) {
+                return Ok(pods);
+            }
+            anyhow::ensure!(start.elapsed() < Duration::from_secs(60), "waited in vain for {count} Ready pods in {namespace}; there are {}", pods.len());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Writes costs with our mark, as an earlier run of ours would have.
+    pub async fn store_costs(&self, namespace: &str, costs: impl IntoIterator<Item = (String, i64)>) -> anyhow::Result<()> {
+        let api: Api<Pod> = Api::namespaced(self.client().await?, namespace);
+        let write = |(pod, cost): (String, i64)| {
+            let api = api.clone();
+            async move {
+                let text = cost.to_string();
+                let patch = json!({ "metadata": { "annotations": { COST: text, MARK: text } } });
+                api.patch(&pod, &PatchParams::default(), &Patch::Merge(&patch)).await.map(|_| ())
+            }
+        };
+        futures::future::try_join_all(costs.into_iter().map(write)).await?;
+        Ok(())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+pub fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+    pod.metadata.deletion_timestamp.is_none() && conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True")
+}
+
+pub fn names(pods: &[Pod]) -> Vec<String> {
+    pods.iter().map(ResourceExt::name_any).collect()
+}
+
+/// Runs an async test.
+pub fn block_on(test: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(test)
+}
+
+/// A Deployment, or another kind of the same shape, of pods with the label `app: web`.
+pub fn workload(kind: &str, namespace: &str, replicas: i32) -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "web", "namespace": namespace},
+        "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "web"}}, "template": {
+            "metadata": {"labels": {"app": "web"}},
+            "spec": {"terminationGracePeriodSeconds": 0, "containers": [{"name": "web", "image": "web"}]}}}
+    })
+}
+
+/// A policy for these pods: one point per unit of work, polled every second. `change` replaces fields of the spec.
+pub fn policy(namespace: &str, change: Value) -> Value {
+    let mut policy = json!({
+        "apiVersion": "pecking-order.dev/v1alpha1", "kind": "DeletionCostPolicy", "metadata": {"name": "web", "namespace": namespace},
+        "spec": {"selector": {"matchLabels": {"app": "web"}}, "pollSeconds": 1, "resolution": 1,
+            "signals": [{"name": "work", "query": format!("sum by (pod) (work{{namespace=\"{namespace}\"}})"), "weight": 1, "cap": 1000}]}
+    });
+    if let (Some(spec), Value::Object(change)) = (policy["spec"].as_object_mut(), change) {
+        spec.extend(change);
+    }
+    policy
+}

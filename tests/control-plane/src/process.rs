@@ -1,0 +1,55 @@
+//! A process that we started: its log is kept in a file, and it is stopped when it is dropped.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::Context;
+
+pub struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    pub fn start(name: &str, command: &mut Command, directory: &Path) -> anyhow::Result<Self> {
+        let log = directory.join(format!("{name}.log"));
+        let output = File::options().create(true).append(true).open(&log)?;
+        let child = command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output).spawn();
+        let child = child.with_context(|| format!("cannot start {name} ({:?})", command.get_program()))?;
+        Ok(Self { name: name.into(), child, log })
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Fails where the process has ended by itself; shows the end of its log.
+    pub fn check(&mut self) -> anyhow::Result<()> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => anyhow::bail!("{} ended with {status}:\n{}", self.name, self.log_tail(30)),
+        }
+    }
+
+    /// The last lines of the log.
+    pub fn log_tail(&self, lines: usize) -> String {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let all: Vec<&str> = text.lines().collect();
+        all[all.len().saturating_sub(lines)..].join("\n")
+    }
+
+    /// SIGKILL, and waits for the end.
+    pub fn kill(&mut self) {
+        // Both fail only where the process has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
