@@ -43,6 +43,10 @@ pub struct Notes {
 pub struct Denial {
     pub status: DenialStatus,
     pub message: String,
+    /// The refused object: clients say "The KIND NAME is invalid".
+    pub group: String,
+    pub kind: String,
+    pub name: String,
     pub causes: Vec<Cause>,
 }
 
@@ -139,6 +143,9 @@ struct Status {
 
 #[derive(Debug, Serialize)]
 struct Details {
+    name: String,
+    group: String,
+    kind: String,
     causes: Vec<Cause>,
 }
 
@@ -184,7 +191,7 @@ impl From<Denial> for Status {
             message: printable(&denial.message, TEXT_CHARS),
             reason: denial.status.reason(),
             code: denial.status.code(),
-            details: Details { causes },
+            details: Details { name: printable(&denial.name, TEXT_CHARS), group: denial.group, kind: denial.kind, causes },
         }
     }
 }
@@ -214,7 +221,9 @@ mod tests {
         let long = "x".repeat(1 << 20);
         let causes = (0..1000).map(|_| Cause { reason: "r".into(), field: "f".into(), message: "m".into() }).collect();
         let notes = Notes { warnings: vec![long.clone(); 100], audit: BTreeMap::from([("k", long.clone())]) };
-        let validation = Validation { denial: Some(Denial { status: DenialStatus::Invalid, message: long, causes }), notes };
+        let (group, kind, name) = ("apps".into(), "Deployment".into(), long.clone());
+        let validation =
+            Validation { denial: Some(Denial { status: DenialStatus::Invalid, message: long, group, kind, name, causes }), notes };
         assert!(validation.answer("u").to_json().len() < 32 << 10);
     }
 }

@@ -51,12 +51,19 @@ fn denial(object: &Object, found: &Review) -> Option<Denial> {
             object.name,
             reasons.join("; ")
         ),
+        group: object.kind.group().into(),
+        kind: object.kind.name().into(),
+        name: object.name.clone(),
+        // kubectl shows the causes of an invalid object and not the message, so each must say by itself who says so.
         causes: refused
             .iter()
-            .map(|broken| Cause {
-                reason: broken.rule.into(),
-                field: broken.finding.field.clone(),
-                message: format!("found {}, wanted {}: {}", broken.finding.found, broken.finding.wanted, broken.finding.why),
+            .map(|Broken { rule, pool, finding, .. }| Cause {
+                reason: (*rule).into(),
+                field: finding.field.clone(),
+                message: format!(
+                    "[{rule}] found {}, wanted {}: {} (HeadroomPool {pool}, pecking-order)",
+                    finding.found, finding.wanted, finding.why
+                ),
             })
             .collect(),
     })

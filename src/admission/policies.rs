@@ -21,12 +21,13 @@ pub fn review(request: &Request<'_>) -> Result<Validation, Unreadable> {
                 .map(|p| Cause {
                     reason: "FieldValueInvalid".into(),
                     field: p.path.clone(),
-                    message: format!("found {}, wanted {}", p.found, p.wanted),
+                    message: format!("found {}, wanted {} (pecking-order)", p.found, p.wanted),
                 })
                 .collect();
             (one_line(&problems), causes)
         }
     };
-    let message = format!("{} `{}` cannot be used: {message}", request.kind.kind, request.name);
-    Ok(Validation { denial: Some(Denial { status: DenialStatus::Invalid, message, causes }), notes: Notes::default() })
+    let (group, kind, name) = (request.kind.group.clone(), request.kind.kind.clone(), request.name.clone());
+    let message = format!("{kind} `{name}` cannot be used: {message}");
+    Ok(Validation { denial: Some(Denial { status: DenialStatus::Invalid, message, group, kind, name, causes }), notes: Notes::default() })
 }

@@ -65,7 +65,9 @@ fn a_foreign_cost_is_left_alone(cluster: &'static Cluster) -> anyhow::Result<()>
         sleep(MEASURED).await;
         cluster.admin.run(&["annotate", "pod", &pods[1], "-n", namespace, "--overwrite", &format!("{COST}=-3")])?;
         cluster.admin.run(&["label", "pod", &pods[1], "-n", namespace, "touched=yes"])?;
-        let cost = |pods: &[Pod], name: &str| pods.iter().find(|pod| pod.metadata.name.as_deref() == Some(name)).and_then(|pod| annotation(pod, COST).map(str::to_owned));
+        let cost = |pods: &[Pod], name: &str| {
+            pods.iter().find(|pod| pod.metadata.name.as_deref() == Some(name)).and_then(|pod| annotation(pod, COST).map(str::to_owned))
+        };
         ensure!(cost(&cluster.pods(namespace, 3).await?, &pods[1]).as_deref() == Some("-3"), "the foreign value was replaced");
         sleep(Duration::from_millis(300)).await;
         cluster.admin.run(&["scale", "deployment/web", "-n", namespace, "--replicas=2"])?;

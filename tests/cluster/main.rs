@@ -46,7 +46,12 @@ fn main() -> ExitCode {
     pecking_order::server::install_crypto_provider();
     let mut args = Arguments::from_args();
     if args.list {
-        return run(&args, None, [scale_downs::BEFORE, costs::TESTS, headroom::TESTS, policies::TESTS, scale_downs::TESTS, outage::TESTS].concat()).exit_code();
+        return run(
+            &args,
+            None,
+            [scale_downs::BEFORE, costs::TESTS, headroom::TESTS, policies::TESTS, scale_downs::TESTS, outage::TESTS].concat(),
+        )
+        .exit_code();
     }
     args.test_threads = Some(args.test_threads.unwrap_or(THREADS));
     // Lives as long as the process; its processes are stopped below, whatever comes of the tests.
@@ -66,7 +71,11 @@ fn main() -> ExitCode {
             run(&args, Some(cluster), outage::TESTS.to_vec()).num_failed == 0
         };
     if !passed {
-        eprintln!("{}\n{}", cluster.plane.logs(), cluster.installation().as_ref().map(Installation::logs).unwrap_or_default());
+        let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cluster-logs");
+        match cluster.plane.keep_logs(&logs) {
+            Ok(()) => eprintln!("the logs of every process are in {}", logs.display()),
+            Err(e) => eprintln!("the logs could not be kept: {e:#}"),
+        }
     }
     cluster.stop();
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -103,7 +112,12 @@ impl Cluster {
     fn install(&self) -> anyhow::Result<()> {
         let backends = format!("{{default: {{prometheus: {{url: '{}', timeoutSeconds: 5}}}}}}", lock(&self.prometheus).url);
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let installation = Installation::start(&self.plane, Path::new(env!("CARGO_BIN_EXE_pecking-order")), &root.join("manifests/install.yaml"), &backends)?;
+        let installation = Installation::start(
+            &self.plane,
+            Path::new(env!("CARGO_BIN_EXE_pecking-order")),
+            &root.join("manifests/install.yaml"),
+            &backends,
+        )?;
         *lock(&self.installation) = Some(installation);
         Ok(())
     }
@@ -150,7 +164,11 @@ impl Cluster {
             if pods.len() == count && pods.iter().all(is_ready) {
                 return Ok(pods);
             }
-            anyhow::ensure!(start.elapsed() < Duration::from_secs(60), "waited in vain for {count} Ready pods in {namespace}; there are {}", pods.len());
+            anyhow::ensure!(
+                start.elapsed() < Duration::from_secs(60),
+                "waited in vain for {count} Ready pods in {namespace}; there are {}",
+                pods.len()
+            );
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }

@@ -111,7 +111,9 @@ fn through(cluster: &'static Cluster, door: Door) -> anyhow::Result<()> {
     let namespace = door.namespace();
     cluster.make_namespace(namespace)?;
     // Pod updates would correct the reversed costs before the scale-down comes.
-    cluster.admin.apply(&policy(namespace, json!({"newPodSeconds": 0, "write": {"onScaleDown": true, "onPodUpdate": false}})).to_string())?;
+    cluster
+        .admin
+        .apply(&policy(namespace, json!({"newPodSeconds": 0, "write": {"onScaleDown": true, "onPodUpdate": false}})).to_string())?;
     cluster.admin.apply(&workload(door.kind(), namespace, PODS as i32).to_string())?;
     if door == Door::Hpa {
         door.scale(cluster, namespace, PODS)?;

@@ -40,8 +40,10 @@ impl Installation {
         }
         // Until the bundle is in place every call fails, and every hook lets that pass.
         wait_for("the caBundle in both configurations", Duration::from_secs(30), || {
-            let configurations = ["mutatingwebhookconfiguration", "validatingwebhookconfiguration"].map(|kind| admin.get(&[kind, "pecking-order"]));
-            let hooks = configurations.iter().flatten().flat_map(|configuration| configuration["webhooks"].as_array().into_iter().flatten());
+            let configurations =
+                ["mutatingwebhookconfiguration", "validatingwebhookconfiguration"].map(|kind| admin.get(&[kind, "pecking-order"]));
+            let hooks =
+                configurations.iter().flatten().flat_map(|configuration| configuration["webhooks"].as_array().into_iter().flatten());
             hooks.clone().next().is_some().then_some(())?;
             hooks.into_iter().all(|hook| hook["clientConfig"]["caBundle"].is_string()).then_some(())
         })?;
@@ -71,10 +73,6 @@ impl Installation {
     pub fn ports(&self) -> Vec<u16> {
         self.replicas.iter().map(|replica| replica.port).collect()
     }
-
-    pub fn logs(&self) -> String {
-        self.replicas.iter().map(|replica| replica.process.log_tail(60) + "\n").collect()
-    }
 }
 
 impl Replica {
@@ -87,7 +85,12 @@ impl Replica {
         );
         std::fs::write(&config, text)?;
         let mut command = Command::new(binary);
-        command.arg("serve").arg("--config").arg(&config).env("KUBECONFIG", plane.kubeconfig("webhook")).env("POD_NAMESPACE", "pecking-order");
+        command
+            .arg("serve")
+            .arg("--config")
+            .arg(&config)
+            .env("KUBECONFIG", plane.kubeconfig("webhook"))
+            .env("POD_NAMESPACE", "pecking-order");
         let process = Process::start(&name, &mut command, plane.directory())?;
         Ok(Self { process, port, health_port })
     }

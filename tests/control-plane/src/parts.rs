@@ -69,7 +69,9 @@ impl Part {
         match status {
             Ok(status) => ensure!(status.success(), "building {} failed: {status}", self.directory),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                bail!("Go builds the control plane for these tests, and `go` was not found. Install Go 1.26 or later, on Debian: apt-get install -t trixie-backports golang-go")
+                bail!(
+                    "Go builds the control plane for these tests, and `go` was not found. Install Go 1.26 or later, on Debian: apt-get install -t trixie-backports golang-go"
+                )
             }
             Err(e) => return Err(e).context("cannot run go"),
         }
@@ -79,7 +81,10 @@ impl Part {
 
     fn version(&self, source: &Path) -> anyhow::Result<String> {
         let module = std::fs::read_to_string(source.join("go.mod"))?;
-        let line = module.lines().map(|line| line.trim().trim_start_matches("require ")).find_map(|line| line.strip_prefix(self.module)?.strip_prefix(' '));
+        let line = module
+            .lines()
+            .map(|line| line.trim().trim_start_matches("require "))
+            .find_map(|line| line.strip_prefix(self.module)?.strip_prefix(' '));
         let version = line.with_context(|| format!("{}/go.mod does not require {}", source.display(), self.module))?;
         Ok(version.split_whitespace().next().unwrap_or(version).to_owned())
     }

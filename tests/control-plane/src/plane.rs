@@ -58,12 +58,16 @@ impl ControlPlane {
         self.path(&format!("{user}.kubeconfig"))
     }
 
-    /// The last lines of every log, for a failed test.
-    pub fn logs(&self) -> String {
-        self.processes().iter().fold(String::new(), |mut text, process| {
-            let _ = writeln!(text, "--- {}", process.log_tail(20));
-            text
-        })
+    /// Copies all logs to a directory that outlives the control plane, for a failed test.
+    pub fn keep_logs(&self, directory: &Path) -> anyhow::Result<()> {
+        std::fs::create_dir_all(directory)?;
+        for entry in std::fs::read_dir(self.directory.path())? {
+            let file = entry?.path();
+            if let Some(name) = file.file_name().filter(|_| file.extension().is_some_and(|extension| extension == "log")) {
+                std::fs::copy(&file, directory.join(name))?;
+            }
+        }
+        Ok(())
     }
 
     /// Stops every process.
@@ -128,8 +132,13 @@ impl ControlPlane {
             "--kube-api-qps=500".into(),
             "--kube-api-burst=1000".into(),
         ];
-        let scheduler_args =
-            [format!("--kubeconfig={admin}"), "--leader-elect=false".into(), "--secure-port=0".into(), "--kube-api-qps=500".into(), "--kube-api-burst=1000".into()];
+        let scheduler_args = [
+            format!("--kubeconfig={admin}"),
+            "--leader-elect=false".into(),
+            "--secure-port=0".into(),
+            "--kube-api-qps=500".into(),
+            "--kube-api-burst=1000".into(),
+        ];
         let stages = Path::new(env!("CARGO_MANIFEST_DIR")).join("stages");
         let kwok_args = [
             format!("--kubeconfig={admin}"),

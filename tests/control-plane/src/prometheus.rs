@@ -47,7 +47,10 @@ impl Exporter {
         for ((namespace, pod), value) in self.work.lock().unwrap_or_else(|e| e.into_inner()).iter() {
             let _ = writeln!(body, "work{{namespace=\"{namespace}\",pod=\"{pod}\"}} {value}");
         }
-        let head = format!("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            body.len()
+        );
         stream.write_all(head.as_bytes())?;
         stream.write_all(body.as_bytes())
     }

@@ -1,0 +1,83 @@
+//! Property: whatever the pod and its cost, there is no patch, or one that applies, changes only the two cost annotations,
+//! and asks for nothing more on a second run.
+
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use pecking_order::admission::request::{self, Body};
+use pecking_order::admission::{Snapshot, pods};
+use pecking_order::api::{CostPolicy, DeletionCostPolicy, Policies};
+use pecking_order::cost::annotation::{COST, MARK};
+use pecking_order::cost::score::Basis;
+use pecking_order::cost::{Cost, CostCache};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+fn snapshot(cost: i32, foreign_values: &str) -> Snapshot {
+    let policy: DeletionCostPolicy = serde_json::from_value(json!({"metadata": {"name": "web", "namespace": "shop"}, "spec": {
+        "selector": {"matchLabels": {"app": "web"}}, "foreignValues": foreign_values,
+        "signals": [{"name": "work", "query": "work", "weight": 1, "cap": 1000}]}}))
+    .unwrap();
+    let policy = Arc::new(CostPolicy::compile(&policy));
+    let costs = CostCache::with_capacity(10);
+    costs.insert("uid", Cost { value: cost, basis: Basis::Work, stale: false, policy: policy.clone() });
+    Snapshot { policies: Arc::new(Policies::default().with_policy(policy)), classes: Arc::default(), costs }
+}
+
+/// The patch that the pod's review is answered with.
+fn patch(operation: &str, pod: &Value, snapshot: &Snapshot) -> Option<Value> {
+    let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+        "uid": "u", "namespace": "shop", "operation": operation, "object": pod}})
+    .to_string();
+    let Body::Request(request) = request::read(review.as_bytes()) else { panic!("{review}") };
+    let answer: Value = serde_json::from_slice(&pods::review(&request, snapshot).unwrap().answer("u").to_json()).unwrap();
+    let text = answer["response"].get("patch")?.as_str().expect("a text");
+    Some(serde_json::from_slice(&STANDARD.decode(text).unwrap()).unwrap())
+}
+
+fn annotations() -> impl Strategy<Value = Value> {
+    let key = prop_oneof!["[a-z~/]{1,12}", Just(COST.to_owned()), Just(MARK.to_owned())];
+    let value = prop_oneof!["\\PC{0,20}", "-?[0-9]{1,10}", Just("high".to_owned())];
+    prop_oneof![
+        Just(Value::Null),
+        prop::collection::btree_map(key, value, 0..6).prop_map(|map| json!(map)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #[test]
+    fn a_patch_changes_only_the_two_annotations_and_a_second_run_changes_nothing(
+        annotations in annotations(), leave_out in any::<bool>(), cost in any::<i32>(), create in any::<bool>(), over in any::<bool>(),
+        extra in "[a-zA-Z]{1,10}", odd in "\\PC{0,30}",
+    ) {
+        let mut pod = json!({"metadata": {"uid": "uid", "labels": {"app": "web"}, "annotations": annotations, "ownerReferences": [
+            {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "rs", "uid": "rs", "controller": true}], "managedFields": [{"manager": odd}]},
+            "spec": {"containers": [{"name": "c", "fieldFromTheFuture": odd}], "schedulingGates": [{"name": "g"}]}});
+        pod["spec"][format!("x{extra}")] = json!({"y": [1, null, odd]});
+        if leave_out {
+            pod["metadata"].as_object_mut().unwrap().remove("annotations");
+        }
+        let operation = if create { "CREATE" } else { "UPDATE" };
+        let snapshot = snapshot(cost, if over { "Override" } else { "Skip" });
+        let Some(operations) = patch(operation, &pod, &snapshot) else { return Ok(()) };
+
+        let mut patched = pod.clone();
+        let parsed: json_patch::Patch = serde_json::from_value(operations.clone()).unwrap();
+        json_patch::patch(&mut patched, &parsed).map_err(|e| TestCaseError::fail(format!("{operations} does not apply: {e}")))?;
+        let written = &patched["metadata"]["annotations"];
+        prop_assert_eq!(&written[COST], &written[MARK]);
+        prop_assert!(pecking_order::cost::annotation::parse(written[COST].as_str().unwrap()).is_some(), "no cost: {}", written[COST]);
+
+        // Without the two annotations nothing is different, but that a map may be there which was not.
+        let without = |pod: &Value| {
+            let mut pod = pod.clone();
+            let map = pod["metadata"]["annotations"].as_object().cloned().unwrap_or_default();
+            pod["metadata"]["annotations"] = map.into_iter().filter(|(key, _)| key != COST && key != MARK).collect();
+            pod
+        };
+        prop_assert_eq!(without(&patched), without(&pod));
+        prop_assert_eq!(patch(operation, &patched, &snapshot), None, "a second run patches again");
+    }
+}
