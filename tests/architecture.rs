@@ -26,8 +26,24 @@ fn sources(directory: &str) -> Vec<(PathBuf, String)> {
 #[test]
 fn the_pure_rooms_do_no_io() {
     let forbidden = [
-        "tokio", "hyper", "axum", "reqwest", "std::fs", "std::net", "std::process", "std::env", "SystemTime::now", "Timestamp::now",
-        "kube::Client", "kube::Api", "kube::client", "kube::runtime", "crate::cluster", "crate::server", "crate::signals", "crate::admission",
+        "tokio",
+        "hyper",
+        "axum",
+        "reqwest",
+        "std::fs",
+        "std::net",
+        "std::process",
+        "std::env",
+        "SystemTime::now",
+        "Timestamp::now",
+        "kube::Client",
+        "kube::Api",
+        "kube::client",
+        "kube::runtime",
+        "crate::cluster",
+        "crate::server",
+        "crate::signals",
+        "crate::admission",
     ];
     for (path, text) in ["src/cost", "src/headroom"].into_iter().flat_map(sources) {
         for word in forbidden {
@@ -70,7 +86,12 @@ fn the_installation_is_made_of_its_parts() {
     };
     let base = parts("manifests/base");
     let (first, rest) = base.split_first().unwrap();
-    let whole: String = [first].into_iter().chain(&parts("manifests/crds")).chain(rest).map(|file| format!("---\n{}", std::fs::read_to_string(file).unwrap())).collect();
+    let whole: String = [first]
+        .into_iter()
+        .chain(&parts("manifests/crds"))
+        .chain(rest)
+        .map(|file| format!("---\n{}", std::fs::read_to_string(file).unwrap()))
+        .collect();
     let committed = std::fs::read_to_string(root().join("manifests/install.yaml")).unwrap();
     assert!(committed == whole, "manifests/install.yaml is not made of its parts; run: make generate");
 }

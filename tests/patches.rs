@@ -39,10 +39,7 @@ fn patch(operation: &str, pod: &Value, snapshot: &Snapshot) -> Option<Value> {
 fn annotations() -> impl Strategy<Value = Value> {
     let key = prop_oneof!["[a-z~/]{1,12}", Just(COST.to_owned()), Just(MARK.to_owned())];
     let value = prop_oneof!["\\PC{0,20}", "-?[0-9]{1,10}", Just("high".to_owned())];
-    prop_oneof![
-        Just(Value::Null),
-        prop::collection::btree_map(key, value, 0..6).prop_map(|map| json!(map)),
-    ]
+    prop_oneof![Just(Value::Null), prop::collection::btree_map(key, value, 0..6).prop_map(|map| json!(map)),]
 }
 
 proptest! {

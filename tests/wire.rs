@@ -1,16 +1,32 @@
 //! What a server does with what it should not be sent: a clear answer, and it lives on.
 
-mod standalone;
-
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use control_plane::Server;
 use control_plane::installation::http_get;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
-use standalone::{Server, review};
+
+fn start() -> Server {
+    let world = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reviews/world");
+    Server::start(Path::new(env!("CARGO_BIN_EXE_pecking-order")), &world).unwrap()
+}
+
+/// A client that trusts the server's authority and no other.
+fn client(server: &Server) -> reqwest::Client {
+    pecking_order::server::install_crypto_provider();
+    let authority = reqwest::Certificate::from_pem_bundle(&server.authority().unwrap()).unwrap();
+    reqwest::Client::builder().tls_certs_only(authority).build().unwrap()
+}
+
+/// A whole AdmissionReview around a request.
+fn review(request: &Value) -> Value {
+    json!({ "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request })
+}
 
 async fn post(server: &Server, path: &str, body: impl Into<reqwest::Body>) -> (StatusCode, String) {
-    let response = server.client().post(server.url(path)).body(body).send().await.unwrap();
+    let response = client(server).post(server.url(path)).body(body).send().await.unwrap();
     (response.status(), response.text().await.unwrap())
 }
 
@@ -24,7 +40,7 @@ async fn assert_lives(server: &Server) {
 
 #[tokio::test]
 async fn what_is_no_review_gets_a_clear_4xx() {
-    let server = Server::start();
+    let server = start();
     let whole = review(&json!({"uid": "u"})).to_string();
     for (body, wanted) in [
         (b"".to_vec(), "the body is empty"),
@@ -40,7 +56,7 @@ async fn what_is_no_review_gets_a_clear_4xx() {
             assert!(text.contains(wanted), "{text}");
         }
     }
-    let client = server.client();
+    let client = client(&server);
     assert_eq!(client.get(server.url("/mutate/pods")).send().await.unwrap().status(), StatusCode::METHOD_NOT_ALLOWED);
     assert_eq!(client.post(server.url("/elsewhere")).send().await.unwrap().status(), StatusCode::NOT_FOUND);
     assert_lives(&server).await;
@@ -48,7 +64,7 @@ async fn what_is_no_review_gets_a_clear_4xx() {
 
 #[tokio::test]
 async fn whatever_has_a_uid_is_answered_with_it() {
-    let server = Server::start();
+    let server = start();
     let deep: Value = {
         // Built as text: the tree itself would be too deep to print.
         let text = format!("{}1{}", "{\"a\":".repeat(10_000), "}".repeat(10_000));
@@ -61,7 +77,9 @@ async fn whatever_has_a_uid_is_answered_with_it() {
         envelope(format!(r#"{{"uid":"u","operation":"UPDATE","kind":{{"kind":"Pod"}},"object":{{"metadata":{deep},"spec":{deep}}}}}"#)),
         envelope(r#"{"uid":"u","operation":"DELETE","object":null,"oldObject":null}"#.into()),
         envelope(r#"{"uid":"u","operation":"FROM THE FUTURE","kind":{"kind":"Unheard"},"object":[]}"#.into()),
-        envelope(r#"{"uid":"u","operation":"UPDATE","resource":{"group":"apps","resource":"deployments"},"object":"text","oldObject":7}"#.into()),
+        envelope(
+            r#"{"uid":"u","operation":"UPDATE","resource":{"group":"apps","resource":"deployments"},"object":"text","oldObject":7}"#.into(),
+        ),
         envelope(r#"{"uid":"u","operation":"UPDATE","kind":{"kind":"Pod"},"object":{"metadata":{"labels":7}},"oldObject":{}}"#.into()),
         envelope(r#"{"uid":"u","dryRun":"maybe"}"#.into()),
         r#"{"apiVersion":"v1","kind":"Pod","request":{"uid":"u"}}"#.into(),
@@ -80,7 +98,7 @@ async fn whatever_has_a_uid_is_answered_with_it() {
 /// Webhook case 27.
 #[tokio::test]
 async fn a_large_review_is_answered_and_a_larger_body_refused() {
-    let server = Server::start();
+    let server = start();
     let big = "x".repeat(3 << 20);
     let object = json!({"metadata": {"uid": "uid-web-b", "annotations": {"big": big}}});
     let body = review(&json!({"uid": "u", "operation": "UPDATE", "object": object, "oldObject": object})).to_string();
@@ -88,20 +106,20 @@ async fn a_large_review_is_answered_and_a_larger_body_refused() {
     assert_eq!(status, 200);
     assert!(text.contains("patchType"), "{}", &text[..200]);
 
-    let before = server.memory_kib();
+    let before = server.memory_kib().unwrap();
     for _ in 0..20 {
         let (status, text) = post(&server, "/mutate/pods", vec![b'x'; 16 << 20]).await;
         assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE);
         assert!(text.contains("larger than 8388608 bytes"), "{text}");
     }
     // Twenty bodies of 16 MiB would be 320 MiB.
-    assert!(server.memory_kib() < before + (64 << 10), "memory grew from {before} to {} KiB", server.memory_kib());
+    assert!(server.memory_kib().unwrap() < before + (64 << 10), "memory grew from {before} to {} KiB", server.memory_kib().unwrap());
     assert_lives(&server).await;
 }
 
 #[tokio::test]
 async fn idle_and_half_sent_connections_do_not_keep_others_out() {
-    let server = Server::start();
+    let server = start();
     let idle: Vec<_> = (0..200).map(|_| std::net::TcpStream::connect(("127.0.0.1", server.port)).unwrap()).collect();
     assert_lives(&server).await;
     drop(idle);
@@ -111,11 +129,11 @@ async fn idle_and_half_sent_connections_do_not_keep_others_out() {
 /// On SIGTERM readiness goes first, calls are still answered and told to let go, then the process ends by itself.
 #[tokio::test]
 async fn drains_before_it_stops() {
-    let mut server = Server::start();
-    let client = server.client();
+    let mut server = start();
+    let client = client(&server);
     let call = || client.post(server.url("/mutate/pods")).body(review(&json!({"uid": "u"})).to_string()).send();
     assert!(call().await.unwrap().headers().get("connection").is_none());
-    server.terminate();
+    server.terminate().unwrap();
     let start = Instant::now();
     while http_get(server.health_port, "/readyz").is_ok() {
         assert!(start.elapsed() < Duration::from_secs(5), "still ready after SIGTERM");
@@ -124,15 +142,15 @@ async fn drains_before_it_stops() {
     let answer = call().await.unwrap();
     assert_eq!((answer.status(), &answer.headers()["connection"]), (StatusCode::OK, &"close".parse().unwrap()));
     drop(answer);
-    assert!(server.wait().success());
+    assert!(server.wait().unwrap().success());
 }
 
 #[tokio::test]
 async fn trusts_only_its_own_authority_and_speaks_http_1_1() {
-    let server = Server::start();
+    let server = start();
     pecking_order::server::install_crypto_provider();
     let stranger = reqwest::Client::new();
     assert!(stranger.post(server.url("/mutate/pods")).send().await.is_err());
-    let response = server.client().post(server.url("/mutate/pods")).body("").send().await.unwrap();
+    let response = client(&server).post(server.url("/mutate/pods")).body("").send().await.unwrap();
     assert_eq!(response.version(), reqwest::Version::HTTP_11);
 }

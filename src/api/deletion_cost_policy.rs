@@ -10,6 +10,9 @@ use super::{LabelSelector, Problem, Problems};
 /// The most signals of one policy: each is one query per poll.
 const MAX_SIGNALS: usize = 32;
 
+/// Beyond this a weight or a cap is a slip of the keyboard: a cost ends at a millionth of it.
+const MOST_POINTS: f64 = 1e12;
+
 /// Costs above this become visible to other readers of the annotation: Karpenter adds cost / 2^27 to a base of 1.0 when it
 /// ranks nodes, so a million still moves that rank by less than one percent.
 const MAX_COST: i32 = 1_000_000;
@@ -243,9 +246,13 @@ impl DeletionCostPolicySpec {
             if signal.query.trim().is_empty() {
                 p.push(path("query"), "an empty query", "a query of the backend");
             }
-            // Above zero: a signal that counts for nothing, or against a pod, is a mistake in the policy.
-            p.range(path("weight"), signal.weight, 1e-12, 1e12);
-            p.range(path("cap"), signal.cap, 1e-12, 1e12);
+            for (field, value) in [("weight", signal.weight), ("cap", signal.cap)] {
+                // A signal that counts for nothing, or against a pod, is a mistake; and a NaN is not greater than zero.
+                let counts = value > 0.0 && value <= MOST_POINTS;
+                if !counts {
+                    p.push(path(field), value, format!("a number above 0, at most {MOST_POINTS:e}"));
+                }
+            }
         }
         p.range("spec.maxCost", self.max_cost, 1, MAX_COST);
         p.range("spec.resolution", self.resolution, 1, self.max_cost.max(1));

@@ -138,19 +138,7 @@ impl Webhook {
                 return ("unreadable", json(&not_reviewed("the review cannot be read").answer(&uid)));
             }
         };
-        let decided = AssertUnwindSafe(self.decide(hook, query, &request, arrived)).catch_unwind().await;
-        let (outcome, answer) = match decided {
-            Ok(Ok(answer)) => (outcome(&answer), answer),
-            Ok(Err(e)) => {
-                warn!(hook = hook.name(), uid = request.uid, error = %e, "a reviewed object cannot be read; allowed");
-                ("unreadable", not_reviewed("the object cannot be read").answer(&request.uid))
-            }
-            // The panic's own message is in the log already; an answer is owed all the same.
-            Err(_) => {
-                error!(hook = hook.name(), uid = request.uid, "a review panicked; allowed");
-                ("panicked", not_reviewed("internal error").answer(&request.uid))
-            }
-        };
+        let (outcome, answer) = answer(hook, &request.uid, self.decide(hook, query, &request, arrived)).await;
         (outcome, json(&answer))
     }
 
@@ -166,6 +154,22 @@ impl Webhook {
                 Some(scale_down) => self.scale_downs.admit(&scale_down, deadline(query, arrived)).await.answer(uid),
             },
         })
+    }
+}
+
+/// An answer, whatever becomes of the decision.
+async fn answer(hook: Hook, uid: &str, decision: impl Future<Output = Result<Answer, Unreadable>>) -> (&'static str, Answer) {
+    match AssertUnwindSafe(decision).catch_unwind().await {
+        Ok(Ok(answer)) => (outcome(&answer), answer),
+        Ok(Err(e)) => {
+            warn!(hook = hook.name(), uid, error = %e, "a reviewed object cannot be read; allowed");
+            ("unreadable", not_reviewed("the object cannot be read").answer(uid))
+        }
+        // The panic's own message is in the log already; an answer is owed all the same.
+        Err(_) => {
+            error!(hook = hook.name(), uid, "a review panicked; allowed");
+            ("panicked", not_reviewed("internal error").answer(uid))
+        }
     }
 }
 
@@ -229,6 +233,35 @@ fn plain(status: StatusCode, text: &str) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn webhook() -> Webhook {
+        let world = Arc::new(World::default());
+        let writer = Arc::new(crate::cluster::standalone::MemoryWriter { world: world.clone() });
+        let metrics = Arc::new(Metrics::default());
+        Webhook::new(world.clone(), ScaleDowns::new(world, writer, metrics.clone()), metrics, Arc::default())
+    }
+
+    /// Webhook case 2 (c).
+    #[tokio::test]
+    async fn a_panic_is_answered_with_the_uid() {
+        let panics = async { panic!("this panic belongs to the test") };
+        let (outcome, answer) = answer(Hook::Pods, "u-1", panics).await;
+        let answer: serde_json::Value = serde_json::from_slice(&answer.to_json()).unwrap();
+        assert_eq!((outcome, &answer["response"]["uid"], &answer["response"]["allowed"]), ("panicked", &"u-1".into(), &true.into()));
+    }
+
+    /// Webhook case 30: the API server comes again only if it is told when.
+    #[tokio::test]
+    async fn too_many_reviews_are_told_when_to_come_again() {
+        let webhook = webhook();
+        let busy = webhook.reviews.try_acquire_many(PARALLEL_REVIEWS as u32).unwrap();
+        let shed = webhook.serve(Hook::Pods, None, Body::from("{}")).await;
+        assert_eq!((shed.status(), &shed.headers()[RETRY_AFTER]), (StatusCode::TOO_MANY_REQUESTS, &HeaderValue::from_static("1")));
+        // Neither kind of review keeps the other one out.
+        assert_eq!(webhook.serve(Hook::ScaleDowns, None, Body::from("{}")).await.status(), StatusCode::BAD_REQUEST);
+        drop(busy);
+        assert_eq!(webhook.serve(Hook::Pods, None, Body::from("{}")).await.status(), StatusCode::BAD_REQUEST);
+    }
 
     /// Webhook case 31: a bad value is ignored in favour of our own limit.
     #[test]

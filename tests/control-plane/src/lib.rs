@@ -4,14 +4,16 @@
 //! * [`plane`] starts them on free ports and stops what it started.
 //! * [`kubectl`] speaks to the API server as a given user.
 //! * [`prometheus`] measures what a test says its pods are doing.
+//! * [`standalone`] runs the binary under test without a cluster.
 //! * [`installation`] applies the shipped manifests and runs the binary under test beside the control plane.
 
 pub mod installation;
 pub mod kubectl;
 pub mod parts;
 pub mod plane;
-mod process;
+pub mod process;
 pub mod prometheus;
+pub mod standalone;
 
 use std::time::{Duration, Instant};
 
@@ -19,6 +21,7 @@ pub use installation::Installation;
 pub use kubectl::Kubectl;
 pub use plane::ControlPlane;
 pub use prometheus::{Exporter, Prometheus};
+pub use standalone::Server;
 
 /// Asks again every 50 ms until there is an answer; `what` is told where none came in time.
 pub fn wait_for<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Option<T>) -> anyhow::Result<T> {

@@ -53,3 +53,19 @@ impl Drop for Process {
         self.kill();
     }
 }
+
+/// Resident memory of a process, in KiB (`VmRSS` of proc(5)).
+pub fn memory_kib(id: u32) -> anyhow::Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    Ok(line.trim().trim_end_matches("kB").trim().parse()?)
+}
+
+/// CPU time of a process so far, user and system, in clock ticks of 10 ms (fields 14 and 15 of proc(5)'s `stat`).
+pub fn cpu_ticks(id: u32) -> anyhow::Result<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat"))?;
+    // The name, in parentheses, may hold spaces.
+    let (_, fields) = stat.rsplit_once(')').context("no name")?;
+    let field = |n: usize| fields.split_whitespace().nth(n).context("no such field")?.parse::<u64>().context("no number");
+    Ok(field(11)? + field(12)?)
+}
