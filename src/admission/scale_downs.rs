@@ -119,7 +119,7 @@ pub fn plan(pods: &[Arc<GovernedPod>], family: &[Arc<GovernedPod>], to: usize, s
         .collect();
 
     let mut plan = Plan::default();
-    let mut after: Vec<GovernedPod> = active.iter().map(|pod| GovernedPod::clone(pod)).collect();
+    let mut after: Vec<GovernedPod> = active.iter().copied().cloned().collect();
     for index in fewest_writes(&candidates, go) {
         // A pod whose current cost differs from the stored one has a cost in the cache.
         let Some(cost) = &costs[index] else { continue };

@@ -233,8 +233,8 @@ fn line_of(text: &str, path: &str) -> u64 {
         let Some(found) = (at..lines.len()).find(|&i| names(lines[i])) else { return at as u64 };
         at = found;
         if let Some(index) = index {
-            let items = (found + 1..lines.len()).filter(|&i| lines[i].trim_start().starts_with("- "));
-            let Some(item) = items.skip(index).next() else { return at as u64 };
+            let mut items = (found + 1..lines.len()).filter(|&i| lines[i].trim_start().starts_with("- "));
+            let Some(item) = items.nth(index) else { return at as u64 };
             at = item;
         }
     }

@@ -26,12 +26,15 @@ pub struct Cost {
     pub policy: Arc<CostPolicy>,
 }
 
+/// The least measured work of each ReplicaSet, by its UID.
+type LeastWork = Arc<HashMap<String, i32>>;
+
 /// Costs by pod UID, and what a pod that is being created would get.
 #[derive(Clone)]
 pub struct CostCache {
     costs: Cache<String, Cost>,
-    /// The least measured work of each ReplicaSet, by its UID; one immutable map per policy.
-    least_work: Arc<ArcSwap<HashMap<PolicyKey, Arc<HashMap<String, i32>>>>>,
+    /// One immutable map per policy.
+    least_work: Arc<ArcSwap<HashMap<PolicyKey, LeastWork>>>,
 }
 
 impl Default for CostCache {

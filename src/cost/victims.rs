@@ -87,7 +87,7 @@ pub fn compare(a: &GovernedPod, b: &GovernedPod, siblings: &HashMap<&str, usize>
 }
 
 /// Sorts active pods into the order in which they would be removed.
-pub fn sort<'a>(pods: &mut [&'a GovernedPod], siblings: &HashMap<&str, usize>, now: Timestamp) {
+pub fn sort(pods: &mut [&GovernedPod], siblings: &HashMap<&str, usize>, now: Timestamp) {
     pods.sort_by(|a, b| compare(a, b, siblings, now).0);
 }
 

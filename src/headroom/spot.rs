@@ -27,45 +27,52 @@ pub struct SpotRow {
     pub other: Vec<String>,
 }
 
-/// The built-in table: provider, key, spot values, regular values, other values. Sources are the providers' documentation
-/// and the source of the tools that set the labels.
-const TABLE: &[(&str, &str, &[&str], &[&str], &[&str])] = &[
-    ("Karpenter, EKS Auto Mode, AKS node auto-provisioning", "karpenter.sh/capacity-type", &["spot"], &["on-demand"], &["reserved"]),
-    ("EKS managed node groups", "eks.amazonaws.com/capacityType", &["SPOT"], &["ON_DEMAND"], &["CAPACITY_BLOCK"]),
-    ("Karpenter on AWS", "karpenter.k8s.aws/capacity-reservation-interruptible", &["true"], &["false"], &[]),
-    ("GKE spot VMs", "cloud.google.com/gke-spot", &["true"], &[], &[]),
-    ("GKE preemptible VMs", "cloud.google.com/gke-preemptible", &["true"], &[], &[]),
-    ("GKE", "cloud.google.com/gke-provisioning", &["spot", "preemptible"], &["standard"], &[]),
-    ("AKS", "kubernetes.azure.com/scalesetpriority", &["spot"], &[], &["regular"]),
-    ("Karpenter on Azure", "kubernetes.azure.com/priority", &["spot"], &["regular"], &[]),
-    ("Oracle OKE", "oci.oraclecloud.com/oke-is-preemptible", &["true"], &[], &[]),
-    ("Alibaba ACK", "node.alibabacloud.com/spot-strategy", &["SpotWithPriceLimit", "SpotAsPriceGo"], &["NoSpot"], &[]),
-    ("Yandex", "yandex.cloud/preemptible", &["true"], &["false"], &[]),
-    ("OpenShift Machine API", "machine.openshift.io/interruptible-instance", &[""], &[], &[]),
-    ("Spot Ocean", "spotinst.io/node-lifecycle", &["spot"], &["od"], &[]),
-    ("CAST AI", "scheduling.cast.ai/spot", &["true"], &[], &[]),
-    ("convention", "lifecycle", &["spot", "Ec2Spot"], &["OnDemand", "normal", "on-demand"], &[]),
-    ("convention", "node.kubernetes.io/lifecycle", &["spot"], &["normal", "on-demand"], &[]),
-    ("convention", "kubernetes.io/lifecycle", &["spot"], &["normal", "on-demand"], &[]),
-    ("convention", "node-lifecycle", &["spot"], &["normal", "on-demand"], &[]),
-    ("convention", "aws.amazon.com/spot", &["true"], &["false"], &[]),
-    ("convention", "node-role.kubernetes.io/spot-worker", &["true"], &[], &[]),
-    ("convention", "spot", &["true"], &["false"], &[]),
+/// A row of the built-in table.
+struct BuiltIn {
+    provider: &'static str,
+    key: &'static str,
+    spot: &'static [&'static str],
+    regular: &'static [&'static str],
+    other: &'static [&'static str],
+}
+
+/// The built-in table. Sources are the providers' documentation and the source of the tools that set the labels.
+#[rustfmt::skip]
+const TABLE: &[BuiltIn] = &[
+    BuiltIn { provider: "Karpenter, EKS Auto Mode, AKS node auto-provisioning", key: "karpenter.sh/capacity-type", spot: &["spot"], regular: &["on-demand"], other: &["reserved"] },
+    BuiltIn { provider: "EKS managed node groups", key: "eks.amazonaws.com/capacityType", spot: &["SPOT"], regular: &["ON_DEMAND"], other: &["CAPACITY_BLOCK"] },
+    BuiltIn { provider: "Karpenter on AWS", key: "karpenter.k8s.aws/capacity-reservation-interruptible", spot: &["true"], regular: &["false"], other: &[] },
+    BuiltIn { provider: "GKE spot VMs", key: "cloud.google.com/gke-spot", spot: &["true"], regular: &[], other: &[] },
+    BuiltIn { provider: "GKE preemptible VMs", key: "cloud.google.com/gke-preemptible", spot: &["true"], regular: &[], other: &[] },
+    BuiltIn { provider: "GKE", key: "cloud.google.com/gke-provisioning", spot: &["spot", "preemptible"], regular: &["standard"], other: &[] },
+    BuiltIn { provider: "AKS", key: "kubernetes.azure.com/scalesetpriority", spot: &["spot"], regular: &[], other: &["regular"] },
+    BuiltIn { provider: "Karpenter on Azure", key: "kubernetes.azure.com/priority", spot: &["spot"], regular: &["regular"], other: &[] },
+    BuiltIn { provider: "Oracle OKE", key: "oci.oraclecloud.com/oke-is-preemptible", spot: &["true"], regular: &[], other: &[] },
+    BuiltIn { provider: "Alibaba ACK", key: "node.alibabacloud.com/spot-strategy", spot: &["SpotWithPriceLimit", "SpotAsPriceGo"], regular: &["NoSpot"], other: &[] },
+    BuiltIn { provider: "Yandex", key: "yandex.cloud/preemptible", spot: &["true"], regular: &["false"], other: &[] },
+    BuiltIn { provider: "OpenShift Machine API", key: "machine.openshift.io/interruptible-instance", spot: &[""], regular: &[], other: &[] },
+    BuiltIn { provider: "Spot Ocean", key: "spotinst.io/node-lifecycle", spot: &["spot"], regular: &["od"], other: &[] },
+    BuiltIn { provider: "CAST AI", key: "scheduling.cast.ai/spot", spot: &["true"], regular: &[], other: &[] },
+    BuiltIn { provider: "convention", key: "lifecycle", spot: &["spot", "Ec2Spot"], regular: &["OnDemand", "normal", "on-demand"], other: &[] },
+    BuiltIn { provider: "convention", key: "node.kubernetes.io/lifecycle", spot: &["spot"], regular: &["normal", "on-demand"], other: &[] },
+    BuiltIn { provider: "convention", key: "kubernetes.io/lifecycle", spot: &["spot"], regular: &["normal", "on-demand"], other: &[] },
+    BuiltIn { provider: "convention", key: "node-lifecycle", spot: &["spot"], regular: &["normal", "on-demand"], other: &[] },
+    BuiltIn { provider: "convention", key: "aws.amazon.com/spot", spot: &["true"], regular: &["false"], other: &[] },
+    BuiltIn { provider: "convention", key: "node-role.kubernetes.io/spot-worker", spot: &["true"], regular: &[], other: &[] },
+    BuiltIn { provider: "convention", key: "spot", spot: &["true"], regular: &["false"], other: &[] },
 ];
 
 /// The built-in rows.
 pub fn built_in() -> Vec<SpotRow> {
     let texts = |values: &[&str]| values.iter().map(ToString::to_string).collect();
-    TABLE
-        .iter()
-        .map(|(provider, key, spot, regular, other)| SpotRow {
-            provider: (*provider).into(),
-            key: (*key).into(),
-            spot: texts(spot),
-            regular: texts(regular),
-            other: texts(other),
-        })
-        .collect()
+    let row = |row: &BuiltIn| SpotRow {
+        provider: row.provider.into(),
+        key: row.key.into(),
+        spot: texts(row.spot),
+        regular: texts(row.regular),
+        other: texts(row.other),
+    };
+    TABLE.iter().map(row).collect()
 }
 
 /// Why a pod can only run on spot nodes.

@@ -116,7 +116,7 @@ impl Webhook {
                 ("shed", ([(RETRY_AFTER, HeaderValue::from_static("1"))], response).into_response())
             }
             Ok(_permit) => match read_body(body).await {
-                Err(refused) => ("refused", refused),
+                Err((status, why)) => ("refused", plain(status, &why)),
                 Ok(body) => self.review(hook, query, &body, arrived).await,
             },
         };
@@ -198,12 +198,13 @@ fn deadline(query: Option<&str>, arrived: Instant) -> Instant {
     arrived + named.unwrap_or(DEFAULT_TIMEOUT).min(HIGHEST_TIMEOUT).mul_f64(0.8)
 }
 
-async fn read_body(body: Body) -> Result<Bytes, Response> {
+/// Reads a body, or says with which status and why not.
+async fn read_body(body: Body) -> Result<Bytes, (StatusCode, String)> {
     let read = async {
         let mut stream = body.into_data_stream();
         let (mut whole, mut length) = (Vec::new(), 0);
         while let Some(chunk) = stream.next().await {
-            let chunk = chunk.map_err(|_| plain(StatusCode::BAD_REQUEST, "the body ends before it is complete"))?;
+            let chunk = chunk.map_err(|_| (StatusCode::BAD_REQUEST, "the body ends before it is complete".to_owned()))?;
             length += chunk.len();
             if length > MAX_DRAINED_BYTES {
                 break;
@@ -214,12 +215,13 @@ async fn read_body(body: Body) -> Result<Bytes, Response> {
                 whole.extend_from_slice(&chunk);
             }
         }
-        if length > MAX_BODY_BYTES {
-            return Err(plain(StatusCode::PAYLOAD_TOO_LARGE, &format!("the body is larger than {MAX_BODY_BYTES} bytes")));
+        match length {
+            0..=MAX_BODY_BYTES => Ok(Bytes::from(whole)),
+            _ => Err((StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {MAX_BODY_BYTES} bytes"))),
         }
-        Ok(Bytes::from(whole))
     };
-    timeout(BODY_TIME, read).await.unwrap_or_else(|_| Err(plain(StatusCode::REQUEST_TIMEOUT, "the body did not come in time")))
+    let late = || (StatusCode::REQUEST_TIMEOUT, format!("the body did not come within {BODY_TIME:?}"));
+    timeout(BODY_TIME, read).await.unwrap_or_else(|_| Err(late()))
 }
 
 fn json(answer: &Answer) -> Response {

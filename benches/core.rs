@@ -1,0 +1,71 @@
+//! The pure core by itself: reading a review, scoring, planning.
+
+use std::collections::HashMap;
+
+use divan::{Bencher, black_box};
+use k8s_openapi::jiff::Timestamp;
+use pecking_order::admission::request;
+use pecking_order::api::{DeletionCostPolicy, DeletionCostPolicySpec};
+use pecking_order::cost::plan::{Candidate, fewest_writes};
+use pecking_order::cost::pod::Phase;
+use pecking_order::cost::readings::{Readings, Sample};
+use pecking_order::cost::victims::Tier;
+use pecking_order::cost::{GovernedPod, Stored, score};
+use serde_json::json;
+
+fn main() {
+    divan::main();
+}
+
+fn pods(count: usize) -> Vec<GovernedPod> {
+    let pod = |i: usize| GovernedPod {
+        namespace: "shop".into(),
+        name: format!("web-{i}"),
+        uid: format!("uid-{i}"),
+        owner: "rs".into(),
+        node: Some(format!("node-{}", i % 50)),
+        ip: None,
+        phase: Phase::Running,
+        ready_since: Some(Timestamp::UNIX_EPOCH),
+        restarts: (0, 0),
+        created: Timestamp::UNIX_EPOCH,
+        terminating: false,
+        stored: Stored::Unset,
+    };
+    (0..count).map(pod).collect()
+}
+
+fn spec() -> DeletionCostPolicySpec {
+    let signals: Vec<_> = (0..6).map(|i| json!({"name": format!("s{i}"), "query": "q", "weight": 1.5, "cap": 300})).collect();
+    let policy: DeletionCostPolicy =
+        serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "signals": signals}}))
+            .unwrap();
+    policy.spec
+}
+
+#[divan::bench(args = [1_000, 10_000])]
+fn score_pods_with_six_signals(bencher: Bencher, count: usize) {
+    let (spec, pods, now) = (spec(), pods(count), Timestamp::now());
+    let mut readings = Readings::default();
+    for signal in 0..6 {
+        let answer: HashMap<_, _> = pods.iter().map(|pod| (pod.uid.clone(), Sample { value: 7.0, time: now })).collect();
+        readings.take_in(&spec, signal, answer, pods.iter().map(|pod| pod.uid.as_str()), now);
+    }
+    bencher.bench(|| score::score(black_box(&spec), black_box(&pods), &readings, now));
+}
+
+#[divan::bench(args = [20, 150, 1_000])]
+fn plan_a_reversed_replica_set(bencher: Bencher, count: usize) {
+    let tier = Tier::of(&pods(1)[0]);
+    let candidates: Vec<_> = (0..count as i32).map(|i| Candidate { tier, stored: count as i32 - i, current: i }).collect();
+    bencher.bench(|| fewest_writes(black_box(&candidates), count * 2 / 5));
+}
+
+#[divan::bench(args = [7, 25])]
+fn read_a_review_of_so_many_kb(bencher: Bencher, kilobytes: usize) {
+    let filler = "x".repeat(kilobytes * 512 - 200);
+    let object = json!({"metadata": {"uid": "u", "annotations": {"filler": filler}}});
+    let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {"uid": "u", "object": object, "oldObject": object}});
+    let body = review.to_string();
+    bencher.bench(|| matches!(request::read(black_box(body.as_bytes())), request::Body::Request(_)));
+}
