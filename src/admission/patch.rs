@@ -1,14 +1,12 @@
 //! The patches that we answer with. There are two, and no others can be made.
 
-use std::collections::BTreeMap;
-
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, Patch, PatchOperation, ReplaceOperation};
 use serde_json::{Value, json};
 
-use crate::cost::annotation::{COST, MARK};
+use crate::cost::annotation::{Annotations, COST, MARK};
 
 /// A patch of a pod, never empty. It is built directly from one or two operations: a patch that is the difference of two
 /// typed objects would remove every field that our types do not know.
@@ -18,16 +16,16 @@ pub struct PodPatch(Patch);
 impl PodPatch {
     /// Writes the cost and our mark; `annotations` are those of the object as it was sent. Nothing else is touched. `None`
     /// where both stand there already.
-    pub fn cost(annotations: Option<&BTreeMap<String, String>>, cost: i32) -> Option<Self> {
+    pub fn cost(annotations: Option<&Annotations>, cost: i32) -> Option<Self> {
         let text = cost.to_string();
         let Some(annotations) = annotations else {
             // An `add` below a map that does not exist fails, and then the API server refuses the user's request.
             return Some(Self(Patch(vec![add(["metadata", "annotations"], json!({COST: text, MARK: text}))])));
         };
-        let operations: Vec<_> = [COST, MARK]
+        let operations: Vec<_> = [(COST, &annotations.cost), (MARK, &annotations.mark)]
             .into_iter()
-            .filter(|key| annotations.get(*key) != Some(&text))
-            .map(|key| add(["metadata", "annotations", key], Value::from(text.as_str())))
+            .filter(|(_, found)| found.as_ref() != Some(&text))
+            .map(|(key, _)| add(["metadata", "annotations", key], Value::from(text.as_str())))
             .collect();
         (!operations.is_empty()).then_some(Self(Patch(operations)))
     }

@@ -1,7 +1,5 @@
 //! Pods at CREATE and UPDATE: the two cost annotations ride on requests that happen anyway.
 
-use std::collections::BTreeMap;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde::Deserialize;
 
@@ -9,6 +7,7 @@ use super::request::null_is_default;
 use super::{Mutation, Operation, PodPatch, Request, Snapshot, Unreadable};
 use crate::api::deletion_cost_policy::DeletionCostPolicySpec;
 use crate::api::policies::Labels;
+use crate::cost::annotation::Annotations;
 use crate::cost::pod::honours_cost;
 use crate::cost::{Stored, score};
 
@@ -41,7 +40,7 @@ fn at_update(metadata: &Metadata, snapshot: &Snapshot) -> Option<PodPatch> {
     patch(&cost.policy.spec, metadata.annotations.as_ref(), cost.value)
 }
 
-fn patch(spec: &DeletionCostPolicySpec, annotations: Option<&BTreeMap<String, String>>, cost: i32) -> Option<PodPatch> {
+fn patch(spec: &DeletionCostPolicySpec, annotations: Option<&Annotations>, cost: i32) -> Option<PodPatch> {
     if spec.dry_run || !spec.write.on_pod_update {
         return None;
     }
@@ -66,7 +65,7 @@ struct Metadata {
     #[serde(default, deserialize_with = "null_is_default")]
     labels: Labels,
     /// Absent and empty are different: only below a map that is there can a key be added.
-    annotations: Option<BTreeMap<String, String>>,
+    annotations: Option<Annotations>,
     deletion_timestamp: Option<serde::de::IgnoredAny>,
     #[serde(default, deserialize_with = "null_is_default")]
     owner_references: Vec<OwnerReference>,

@@ -1,6 +1,6 @@
 //! The two annotations of a pod: the cost that Kubernetes reads, and our mark beside it.
 
-use std::collections::BTreeMap;
+use serde::Deserialize;
 
 use crate::api::deletion_cost_policy::ForeignValues;
 
@@ -9,6 +9,15 @@ pub const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
 /// Our mark: the same value again. Where the two differ, somebody else has written the cost since.
 pub const MARK: &str = "pecking-order.dev/deletion-cost";
+
+/// The two annotations among all of a pod's, as texts. Reading a pod, the others are skipped rather than kept.
+#[derive(Debug, Clone, Default, Deserialize)]
+pub struct Annotations {
+    #[serde(rename = "controller.kubernetes.io/pod-deletion-cost")]
+    pub cost: Option<String>,
+    #[serde(rename = "pecking-order.dev/deletion-cost")]
+    pub mark: Option<String>,
+}
 
 /// What a pod's annotations say about its cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,11 +34,12 @@ pub enum Stored {
 
 impl Stored {
     /// Reads the two annotations.
-    pub fn read(annotations: &BTreeMap<String, String>) -> Self {
-        Self::from_texts(annotations.get(COST).map(String::as_str), annotations.get(MARK).map(String::as_str))
+    pub fn read(annotations: &Annotations) -> Self {
+        Self::from_texts(annotations.cost.as_deref(), annotations.mark.as_deref())
     }
 
-    fn from_texts(cost: Option<&str>, mark: Option<&str>) -> Self {
+    /// Reads the texts of the two annotations.
+    pub fn from_texts(cost: Option<&str>, mark: Option<&str>) -> Self {
         match cost {
             None => Self::Unset,
             Some(text) => match parse(text) {

@@ -5,6 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use k8s_openapi::jiff::Timestamp;
 
 use super::Stored;
+use super::annotation::{COST, MARK};
 
 /// A pod that a ReplicaSet or a ReplicationController controls.
 #[derive(Debug, Clone, PartialEq)]
@@ -67,7 +68,9 @@ impl GovernedPod {
             ),
             created,
             terminating: metadata.deletion_timestamp.is_some(),
-            stored: metadata.annotations.as_ref().map_or(Stored::Unset, Stored::read),
+            stored: metadata.annotations.as_ref().map_or(Stored::Unset, |annotations| {
+                Stored::from_texts(annotations.get(COST).map(String::as_str), annotations.get(MARK).map(String::as_str))
+            }),
         })
     }
 

@@ -3,6 +3,7 @@
 //! There are three phases. Before anything is installed, a control run shows what Kubernetes does by itself. Then the
 //! shipped manifests are applied and two replicas run. At the end things are taken away.
 
+mod connections;
 mod costs;
 mod headroom;
 mod outage;
@@ -40,18 +41,16 @@ pub struct Cluster {
     installation: Mutex<Option<Installation>>,
 }
 
+/// The themes that need nothing but the installation; the longest tests first.
+const INSTALLED: [&[(&str, Test)]; 5] = [scale_downs::TESTS, connections::TESTS, costs::TESTS, headroom::TESTS, policies::TESTS];
+
 pub type Test = fn(&'static Cluster) -> anyhow::Result<()>;
 
 fn main() -> ExitCode {
     pecking_order::server::install_crypto_provider();
     let mut args = Arguments::from_args();
     if args.list {
-        return run(
-            &args,
-            None,
-            [scale_downs::BEFORE, costs::TESTS, headroom::TESTS, policies::TESTS, scale_downs::TESTS, outage::TESTS].concat(),
-        )
-        .exit_code();
+        return run(&args, None, [scale_downs::BEFORE, &INSTALLED.concat(), outage::TESTS].concat()).exit_code();
     }
     args.test_threads = Some(args.test_threads.unwrap_or(THREADS));
     // Lives as long as the process; its processes are stopped below, whatever comes of the tests.
@@ -64,7 +63,7 @@ fn main() -> ExitCode {
     };
     let passed = run(&args, Some(cluster), scale_downs::BEFORE.to_vec()).num_failed == 0
         && installed(cluster)
-        && run(&args, Some(cluster), [costs::TESTS, headroom::TESTS, policies::TESTS, scale_downs::TESTS].concat()).num_failed == 0
+        && run(&args, Some(cluster), INSTALLED.concat()).num_failed == 0
         && {
             // One after the other: each takes something away for good.
             args.test_threads = Some(1);
