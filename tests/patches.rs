@@ -6,8 +6,8 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use pecking_order::admission::request::{self, Body};
-use pecking_order::admission::{Snapshot, pods};
-use pecking_order::api::{CostPolicy, DeletionCostPolicy, Policies};
+use pecking_order::admission::{Mutation, Request, Snapshot, Unreadable, placeholders, pods};
+use pecking_order::api::{CostPolicy, DeletionCostPolicy, HeadroomPool, Policies, Pool};
 use pecking_order::cost::annotation::{COST, MARK};
 use pecking_order::cost::score::Basis;
 use pecking_order::cost::{Cost, CostCache};
@@ -25,13 +25,15 @@ fn snapshot(cost: i32, foreign_values: &str) -> Snapshot {
     Snapshot { policies: Arc::new(Policies::default().with_policy(policy)), classes: Arc::default(), costs }
 }
 
+type Review = fn(&Request<'_>, &Snapshot) -> Result<Mutation, Unreadable>;
+
 /// The patch that the pod's review is answered with.
-fn patch(operation: &str, pod: &Value, snapshot: &Snapshot) -> Option<Value> {
-    let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
-        "uid": "u", "namespace": "shop", "operation": operation, "object": pod}})
+fn answer(review: Review, operation: &str, pod: &Value, snapshot: &Snapshot) -> Option<Value> {
+    let body = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+        "uid": "u", "kind": {"group": "", "version": "v1", "kind": "Pod"}, "namespace": "shop", "operation": operation, "object": pod}})
     .to_string();
-    let Body::Request(request) = request::read(review.as_bytes()) else { panic!("{review}") };
-    let answer: Value = serde_json::from_slice(&pods::review(&request, snapshot).unwrap().answer("u").to_json()).unwrap();
+    let Body::Request(request) = request::read(body.as_bytes()) else { panic!("{body}") };
+    let answer: Value = serde_json::from_slice(&review(&request, snapshot).unwrap().answer("u").to_json()).unwrap();
     let text = answer["response"].get("patch")?.as_str().expect("a text");
     Some(serde_json::from_slice(&STANDARD.decode(text).unwrap()).unwrap())
 }
@@ -58,7 +60,7 @@ proptest! {
         }
         let operation = if create { "CREATE" } else { "UPDATE" };
         let snapshot = snapshot(cost, if over { "Override" } else { "Skip" });
-        let Some(operations) = patch(operation, &pod, &snapshot) else { return Ok(()) };
+        let Some(operations) = answer(pods::review, operation, &pod, &snapshot) else { return Ok(()) };
 
         let mut patched = pod.clone();
         let parsed: json_patch::Patch = serde_json::from_value(operations.clone()).unwrap();
@@ -75,6 +77,28 @@ proptest! {
             pod
         };
         prop_assert_eq!(without(&patched), without(&pod));
-        prop_assert_eq!(patch(operation, &patched, &snapshot), None, "a second run patches again");
+        prop_assert_eq!(answer(pods::review, operation, &patched, &snapshot), None, "a second run patches again");
+    }
+
+    #[test]
+    fn a_placeholders_patch_applies_and_changes_only_the_grace_period(
+        grace in prop_oneof![Just(Value::Null), Just(json!(30)), (-5..100i64).prop_map(|n| json!(n))], leave_out in any::<bool>(), extra in "\\PC{0,20}",
+    ) {
+        let pool: HeadroomPool = serde_json::from_value(json!({"metadata": {"name": "general"}, "spec": {"rules": {"zeroGracePeriod": "Fix"}}})).unwrap();
+        let policies = Arc::new(Policies::default().with_pool(Pool::compile(&pool)));
+        let snapshot = Snapshot { policies, classes: Arc::default(), costs: CostCache::with_capacity(1) };
+        let mut pod = json!({"metadata": {"labels": {"pecking-order.dev/headroom": "general"}}, "spec": {"terminationGracePeriodSeconds": grace, "x": extra}});
+        if leave_out {
+            pod["spec"].as_object_mut().unwrap().remove("terminationGracePeriodSeconds");
+        }
+        let found = answer(placeholders::review, "CREATE", &pod, &snapshot);
+        prop_assert_eq!(found.is_some(), !leave_out && grace == json!(30));
+        let Some(operations) = found else { return Ok(()) };
+        let mut patched = pod.clone();
+        let parsed: json_patch::Patch = serde_json::from_value(operations).unwrap();
+        json_patch::patch(&mut patched, &parsed).map_err(|e| TestCaseError::fail(e.to_string()))?;
+        prop_assert_eq!(answer(placeholders::review, "CREATE", &patched, &snapshot), None, "a second run patches again");
+        pod["spec"]["terminationGracePeriodSeconds"] = json!(0);
+        prop_assert_eq!(patched, pod);
     }
 }

@@ -1,7 +1,7 @@
 //! PriorityClasses, placeholder pods and their templates: refused where they would defeat the headroom, with every reason
 //! at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::answer::{Cause, Denial, DenialStatus, Notes};
 use super::{Operation, Request, Snapshot, Unreadable, Validation};
@@ -24,7 +24,11 @@ pub fn review(request: &Request<'_>, snapshot: &Snapshot) -> Result<Validation, 
 
 fn validation(object: &Object, found: &Review) -> Validation {
     let mut audit = BTreeMap::new();
-    let rules = |mode: Mode| found.with_mode(mode).map(|broken| broken.rule).collect::<Vec<_>>().join(",");
+    // Two pools may mark the object; a rule is named once.
+    let rules = |mode: Mode| {
+        let rules: BTreeSet<&str> = found.with_mode(mode).map(|broken| broken.rule).collect();
+        rules.into_iter().collect::<Vec<_>>().join(",")
+    };
     for (key, mode) in [("headroom-refused", Mode::Enforce), ("headroom-warned", Mode::Warn), ("headroom-audited", Mode::Audit)] {
         let rules = rules(mode);
         if !rules.is_empty() {
@@ -33,7 +37,7 @@ fn validation(object: &Object, found: &Review) -> Validation {
     }
     let short = |broken: &Broken| {
         let finding = &broken.finding;
-        format!("[{}] {}: found {}, wanted {}", broken.rule, finding.field, finding.found, finding.wanted)
+        format!("[{}] found {}, wanted {}: {}", broken.rule, finding.found, finding.wanted, finding.field)
     };
     let warnings = found.with_mode(Mode::Warn).map(short).chain(found.notes.iter().cloned()).collect();
     Validation { denial: denial(object, found), notes: Notes { warnings, audit } }
@@ -41,12 +45,14 @@ fn validation(object: &Object, found: &Review) -> Validation {
 
 fn denial(object: &Object, found: &Review) -> Option<Denial> {
     let refused: Vec<&Broken> = found.with_mode(Mode::Enforce).collect();
-    let pool = &refused.first()?.pool;
+    refused.first()?;
+    let pools: BTreeSet<&str> = refused.iter().map(|broken| broken.pool.as_str()).collect();
+    let pools = pools.into_iter().collect::<Vec<_>>().join("`, `");
     let reasons: Vec<String> = refused.iter().map(|broken| format!("[{}] {}", broken.rule, broken.finding)).collect();
     Some(Denial {
         status: DenialStatus::Invalid,
         message: format!(
-            "{} `{}` is headroom of pool `{pool}` and would not work as such: {}",
+            "{} `{}` is headroom of pool `{pools}` and would not work as such: {}",
             object.kind.name(),
             object.name,
             reasons.join("; ")

@@ -5,18 +5,19 @@ use serde::Deserialize;
 
 use super::request::null_is_default;
 use super::{Mutation, Operation, PodPatch, Request, Snapshot, Unreadable};
-use crate::api::deletion_cost_policy::DeletionCostPolicySpec;
+use crate::api::CostPolicy;
 use crate::api::policies::Labels;
 use crate::cost::annotation::Annotations;
 use crate::cost::pod::honours_cost;
-use crate::cost::{Stored, score};
+use crate::cost::score::Basis;
+use crate::cost::{Cost, Stored, score};
 
 /// Decides about a pod. Never asks anybody: a cost is in the cache or it is not.
 pub fn review(request: &Request<'_>, snapshot: &Snapshot) -> Result<Mutation, Unreadable> {
     let Some(object) = request.object.filter(|_| request.sub_resource.is_empty()) else { return Ok(Mutation::default()) };
-    let Pod { metadata } = serde_json::from_str(object.get()).map_err(|source| Unreadable { field: "request.object", source })?;
-    // A pod on its way out has no future to rank.
-    if metadata.deletion_timestamp.is_some() {
+    let Pod { metadata, status } = serde_json::from_str(object.get()).map_err(|source| Unreadable { field: "request.object", source })?;
+    // A pod that has ended, or is on its way out, has no future to rank.
+    if metadata.deletion_timestamp.is_some() || matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
         return Ok(Mutation::default());
     }
     Ok(Mutation::patch(match request.operation {
@@ -32,29 +33,39 @@ fn at_create(request: &Request<'_>, metadata: &Metadata, snapshot: &Snapshot) ->
     let owner = metadata.owner_references.iter().find(|owner| owner.controller == Some(true) && honours_cost(owner))?;
     let policy = snapshot.policies.governing(&request.namespace, &metadata.labels)?;
     let cost = score::new_pod_cost(&policy.spec, snapshot.costs.least_work(&policy.key(), &owner.uid));
-    patch(&policy.spec, metadata.annotations.as_ref(), cost)
+    let cost = Cost { value: cost, basis: Basis::New, stale: false, policy: policy.clone() };
+    patch(&cost, policy, metadata.annotations.as_ref())
 }
 
 fn at_update(metadata: &Metadata, snapshot: &Snapshot) -> Option<PodPatch> {
     let cost = snapshot.costs.get(&metadata.uid)?;
-    patch(&cost.policy.spec, metadata.annotations.as_ref(), cost.value)
+    let policy = snapshot.policies.policy(&cost.policy.key())?;
+    patch(&cost, policy, metadata.annotations.as_ref())
 }
 
-fn patch(spec: &DeletionCostPolicySpec, annotations: Option<&Annotations>, cost: i32) -> Option<PodPatch> {
-    if spec.dry_run || !spec.write.on_pod_update {
-        return None;
-    }
+fn patch(cost: &Cost, policy: &CostPolicy, annotations: Option<&Annotations>) -> Option<PodPatch> {
+    let spec = &policy.spec;
     let stored = annotations.map_or(Stored::Unset, Stored::read);
     // Somebody else's request is no place to repair a text that is no cost.
-    let writable = stored != Stored::Malformed && stored.is_ours_to_write(spec.foreign_values);
-    let differs = i64::from(stored.effective()).abs_diff(cost.into()) >= u64::from(spec.resolution.unsigned_abs());
-    (writable && differs).then(|| PodPatch::cost(annotations, cost)).flatten()
+    if spec.dry_run || !spec.write.on_pod_update || stored == Stored::Malformed {
+        return None;
+    }
+    let value = cost.replaces(stored, policy)?;
+    let differs = i64::from(stored.effective()).abs_diff(value.into()) >= u64::from(spec.resolution.unsigned_abs());
+    differs.then(|| PodPatch::cost(annotations, value)).flatten()
 }
 
 #[derive(Deserialize)]
 struct Pod {
     #[serde(default, deserialize_with = "null_is_default")]
     metadata: Metadata,
+    #[serde(default, deserialize_with = "null_is_default")]
+    status: Status,
+}
+
+#[derive(Default, Deserialize)]
+struct Status {
+    phase: Option<String>,
 }
 
 #[derive(Default, Deserialize)]

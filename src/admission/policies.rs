@@ -1,33 +1,44 @@
 //! Our own kinds: refused with every problem at once, before they are stored.
 
+use serde_json::Value;
+
 use super::answer::{Cause, Denial, DenialStatus, Notes};
 use super::{Operation, Request, Unreadable, Validation};
 use crate::api::documents::Document;
-use crate::api::one_line;
 
 pub fn review(request: &Request<'_>) -> Result<Validation, Unreadable> {
     let looked_at = request.sub_resource.is_empty() && matches!(request.operation, Operation::Create | Operation::Update);
     let Some(object) = request.object.filter(|_| looked_at) else { return Ok(Validation::default()) };
-    let value = serde_json::from_str(object.get()).map_err(|source| Unreadable { field: "request.object", source })?;
-    let (message, causes) = match Document::from_value(&request.kind.kind, value) {
-        Err(message) => (message, vec![]),
-        Ok(document) => {
-            let problems = document.problems();
-            if problems.is_empty() {
-                return Ok(Validation::default());
-            }
-            let causes = problems
-                .iter()
-                .map(|p| Cause {
-                    reason: "FieldValueInvalid".into(),
-                    field: p.path.clone(),
-                    message: format!("found {}, wanted {} (pecking-order)", p.found, p.wanted),
-                })
-                .collect();
-            (one_line(&problems), causes)
-        }
-    };
+    let object: Value = serde_json::from_str(object.get()).map_err(|source| Unreadable { field: "request.object", source })?;
+    if object.pointer("/metadata/deletionTimestamp").is_some_and(|time| !time.is_null()) {
+        return Ok(Validation::default());
+    }
+    // What was wrong before is not this request's fault: the object must stay repairable and removable.
+    let old = request.old_object.and_then(|old| serde_json::from_str(old.get()).ok());
+    let before = old.map(|old| said(&request.kind.kind, old)).unwrap_or_default();
+    let introduced: Vec<Said> = said(&request.kind.kind, object).into_iter().filter(|problem| !before.contains(problem)).collect();
+    if introduced.is_empty() {
+        return Ok(Validation::default());
+    }
     let (group, kind, name) = (request.kind.group.clone(), request.kind.kind.clone(), request.name.clone());
-    let message = format!("{kind} `{name}` cannot be used: {message}");
+    let all: Vec<String> = introduced.iter().map(|(path, what)| format!("{path}: {what}")).collect();
+    let message = format!("{kind} `{name}` cannot be used: {}", all.join("; "));
+    let causes = introduced
+        .into_iter()
+        .map(|(field, what)| Cause { reason: "FieldValueInvalid".into(), message: format!("{what} (pecking-order)"), field })
+        .collect();
     Ok(Validation { denial: Some(Denial { status: DenialStatus::Invalid, message, group, kind, name, causes }), notes: Notes::default() })
+}
+
+/// What is wrong with a field: its path, and a text.
+type Said = (String, String);
+
+fn said(kind: &str, object: Value) -> Vec<Said> {
+    match Document::from_value(kind, object) {
+        Ok(document) => document.problems().into_iter().map(|p| (p.path, format!("found {}, wanted {}", p.found, p.wanted))).collect(),
+        Err(message) => {
+            let (path, what) = message.split_once(": ").unwrap_or(("", &message));
+            vec![(path.into(), what.into())]
+        }
+    }
 }

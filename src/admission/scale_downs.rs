@@ -7,6 +7,7 @@ use serde::Deserialize;
 
 use super::request::null_is_default;
 use super::{Operation, Request, Snapshot, Unreadable};
+use crate::api::CostPolicy;
 use crate::cost::plan::{Candidate, fewest_writes};
 use crate::cost::{GovernedPod, victims};
 
@@ -15,6 +16,8 @@ use crate::cost::{GovernedPod, victims};
 pub struct ScaleDown {
     pub namespace: String,
     pub workload: Workload,
+    /// The resource that was asked for, with its subresource: the door's name in metrics.
+    pub door: &'static str,
     pub from: usize,
     pub to: usize,
     pub dry_run: bool,
@@ -26,24 +29,18 @@ pub enum Workload {
     ReplicaSet { uid: String, name: String },
 }
 
-impl Workload {
-    /// The name of the door in metrics.
-    pub fn door(&self) -> &'static str {
-        match self {
-            Self::Deployment { .. } => "deployment",
-            Self::ReplicaSet { .. } => "replicaset",
-        }
-    }
-}
-
 /// Reads a scale-down; `None` for every other request. A Scale carries no labels and no owner, only a name and a UID, which
 /// are those of its workload.
 pub fn read(request: &Request<'_>) -> Result<Option<ScaleDown>, Unreadable> {
-    let is_door = request.resource.group == "apps"
-        && matches!(request.resource.resource.as_str(), "deployments" | "replicasets")
-        && matches!(request.sub_resource.as_str(), "" | "scale")
-        && request.operation == Operation::Update;
-    let (Some(new), Some(old)) = (request.object.filter(|_| is_door), request.old_object) else { return Ok(None) };
+    let door = match (request.resource.group.as_str(), request.resource.resource.as_str(), request.sub_resource.as_str()) {
+        ("apps", "deployments", "") => "deployments",
+        ("apps", "deployments", "scale") => "deployments/scale",
+        ("apps", "replicasets", "") => "replicasets",
+        ("apps", "replicasets", "scale") => "replicasets/scale",
+        _ => return Ok(None),
+    };
+    let is_update = request.operation == Operation::Update;
+    let (Some(new), Some(old)) = (request.object.filter(|_| is_update), request.old_object) else { return Ok(None) };
     // In a Scale zero replicas are left out; the other kinds always say.
     let new: Scaled = serde_json::from_str(new.get()).map_err(|source| Unreadable { field: "request.object", source })?;
     let old: Scaled = serde_json::from_str(old.get()).map_err(|source| Unreadable { field: "request.oldObject", source })?;
@@ -57,7 +54,7 @@ pub fn read(request: &Request<'_>) -> Result<Option<ScaleDown>, Unreadable> {
     };
     let count = |replicas: i32| usize::try_from(replicas).unwrap_or(0);
     let (from, to) = (count(old.spec.replicas), count(new.spec.replicas));
-    Ok(Some(ScaleDown { namespace: request.namespace.clone(), workload, from, to, dry_run: request.dry_run }))
+    Ok(Some(ScaleDown { namespace: request.namespace.clone(), workload, door, from, to, dry_run: request.dry_run }))
 }
 
 #[derive(Deserialize)]
@@ -107,29 +104,33 @@ pub struct Plan {
 pub fn plan(pods: &[Arc<GovernedPod>], family: &[Arc<GovernedPod>], to: usize, snapshot: &Snapshot, now: Timestamp) -> Plan {
     let active: Vec<&GovernedPod> = pods.iter().map(AsRef::as_ref).filter(|pod: &&GovernedPod| pod.is_active()).collect();
     let go = active.len().saturating_sub(to);
-    let costs: Vec<_> = active.iter().map(|pod| snapshot.costs.get(&pod.uid)).collect();
-    let candidates: Vec<Candidate> = active
+    // The cost that each pod should have, where the policy in force lets it be written.
+    let wanted: Vec<Option<(i32, &CostPolicy)>> = active
         .iter()
-        .zip(&costs)
-        .map(|(pod, cost)| {
-            let stored = pod.stored.effective();
-            let writable = cost.as_ref().filter(|cost| pod.stored.is_ours_to_write(cost.policy.spec.foreign_values));
-            Candidate { tier: victims::Tier::of(pod), stored, current: writable.map_or(stored, |cost| cost.value) }
+        .map(|pod| {
+            let cost = snapshot.costs.get(&pod.uid)?;
+            let policy = snapshot.policies.policy(&cost.policy.key())?;
+            Some((cost.replaces(pod.stored, policy)?, &**policy))
         })
         .collect();
+    let candidate = |(pod, wanted): (&&GovernedPod, &Option<(i32, &CostPolicy)>)| {
+        let stored = pod.stored.effective();
+        Candidate { tier: victims::Tier::of(pod), stored, current: wanted.map_or(stored, |(value, _)| value) }
+    };
+    let candidates: Vec<Candidate> = active.iter().zip(&wanted).map(candidate).collect();
 
     let mut plan = Plan::default();
     let mut after: Vec<GovernedPod> = active.iter().copied().cloned().collect();
     for index in fewest_writes(&candidates, go) {
-        // A pod whose current cost differs from the stored one has a cost in the cache.
-        let Some(cost) = &costs[index] else { continue };
-        if cost.policy.spec.dry_run || !cost.policy.spec.write.on_scale_down {
+        // Only a pod whose current cost differs from the stored one is ever written.
+        let Some((cost, policy)) = wanted[index] else { continue };
+        if policy.spec.dry_run || !policy.spec.write.on_scale_down {
             plan.withheld += 1;
             continue;
         }
         let pod = active[index];
-        after[index].stored = crate::cost::Stored::Ours(cost.value);
-        plan.writes.push(PodWrite { namespace: pod.namespace.clone(), name: pod.name.clone(), uid: pod.uid.clone(), cost: cost.value });
+        after[index].stored = crate::cost::Stored::Ours(cost);
+        plan.writes.push(PodWrite { namespace: pod.namespace.clone(), name: pod.name.clone(), uid: pod.uid.clone(), cost });
     }
     let siblings = victims::siblings_on_node(family.iter().map(AsRef::as_ref).filter(|pod: &&GovernedPod| pod.is_active()));
     let mut order: Vec<&GovernedPod> = after.iter().collect();

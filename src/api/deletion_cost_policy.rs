@@ -51,11 +51,12 @@ pub struct DeletionCostPolicySpec {
     pub signals: Vec<Signal>,
     /// The highest cost; points beyond it do not count.
     #[serde(default = "defaults::max_cost")]
-    #[schemars(range(min = 1, max = 1_000_000))]
+    #[schemars(range(min = 2, max = 1_000_000))]
     pub max_cost: i32,
-    /// Costs are rounded to a multiple of this, so that noise causes no write. Work above zero never rounds to zero.
+    /// Costs are rounded to a multiple of this, so that noise causes no write. At most half of `maxCost`: work above zero is
+    /// at least two steps, so that it never looks idle and what is unknown fits in between.
     #[serde(default = "defaults::resolution")]
-    #[schemars(range(min = 1, max = 1_000_000))]
+    #[schemars(range(min = 1, max = 500_000))]
     pub resolution: i32,
     /// Seconds between two polls of the backend.
     #[serde(default = "defaults::poll_seconds")]
@@ -169,7 +170,7 @@ pub struct Samples {
     /// A sample older than this, in seconds, is not current.
     #[schemars(range(min = 1, max = 86400))]
     pub max_age_seconds: u32,
-    /// The last known value stands in for a current one until it is this old, in seconds.
+    /// The last known value stands in for a current one until it is this old, in seconds; at least two poll periods.
     #[schemars(range(min = 1, max = 604_800))]
     pub keep_last_seconds: u32,
 }
@@ -217,11 +218,11 @@ impl DeletionCostPolicySpec {
     /// Everything that the schema cannot say, and what it says, for documents that never met an API server.
     pub fn problems(&self) -> Vec<Problem> {
         let mut p = Problems::default();
-        if self.selector.is_empty() {
+        if !self.selector.names_something() {
             p.push(
                 "spec.selector",
-                "an empty selector",
-                "labels that name the pods: an empty selector would match every pod of the namespace",
+                "a selector that names no label",
+                "labels that the pods have: without one, every pod of the namespace would match",
             );
         }
         self.selector.problems("spec.selector", &mut p);
@@ -254,14 +255,27 @@ impl DeletionCostPolicySpec {
                 }
             }
         }
-        p.range("spec.maxCost", self.max_cost, 1, MAX_COST);
-        p.range("spec.resolution", self.resolution, 1, self.max_cost.max(1));
+        p.range("spec.maxCost", self.max_cost, 2, MAX_COST);
+        if self.max_cost >= 2 && !(1..=self.max_cost / 2).contains(&self.resolution) {
+            let most = self.max_cost / 2;
+            p.push(
+                "spec.resolution",
+                self.resolution,
+                format!("1 to {most}: idle, unknown and busy are at least three steps up to maxCost"),
+            );
+        }
         p.range("spec.pollSeconds", self.poll_seconds, 1, 3600);
-        let highest = self.max_cost.max(0);
-        p.range("spec.edgeCases.terminating", self.edge_cases.terminating, 0, highest);
-        p.range("spec.edgeCases.notReady", self.edge_cases.not_ready, 0, highest);
-        p.range("spec.edgeCases.newPod", self.edge_cases.new_pod, 0, highest);
-        p.range("spec.edgeCases.noMetrics", self.edge_cases.no_metrics, 0, highest);
+        let (edge, default) = (&self.edge_cases, EdgeCases::default());
+        for (field, cost, default) in [
+            ("terminating", edge.terminating, default.terminating),
+            ("notReady", edge.not_ready, default.not_ready),
+            ("newPod", edge.new_pod, default.new_pod),
+            ("noMetrics", edge.no_metrics, default.no_metrics),
+        ] {
+            // A default that nobody wrote is not their mistake: it ends at a lower maxCost like every cost.
+            let highest = self.max_cost.max(default);
+            p.range(format!("spec.edgeCases.{field}"), cost, 0, highest);
+        }
         p.range("spec.newPodSeconds", self.new_pod_seconds, 0, 86_400);
         p.range("spec.jitter.min", self.jitter.min, 0, self.jitter.max.max(0));
         if self.jitter.max >= self.resolution.max(1) || self.jitter.max < 0 {
@@ -272,7 +286,9 @@ impl DeletionCostPolicySpec {
             );
         }
         p.range("spec.samples.maxAgeSeconds", self.samples.max_age_seconds, 1, 86_400);
-        p.range("spec.samples.keepLastSeconds", self.samples.keep_last_seconds, self.samples.max_age_seconds, 604_800);
+        // Between two polls the last one's values are what there is, also when one of them fails.
+        let least = self.samples.max_age_seconds.max(self.poll_seconds.saturating_mul(2));
+        p.range("spec.samples.keepLastSeconds", self.samples.keep_last_seconds, least, 604_800);
         p.0
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
 use super::{API_VERSION, DeletionCostPolicy, HeadroomPool, Problem};
@@ -27,6 +27,15 @@ impl Document {
             Self::DeletionCostPolicy(policy) => policy.spec.problems(),
             Self::HeadroomPool(pool) => pool.spec.problems(),
         }
+    }
+
+    /// Kind, namespace and name.
+    fn identity(&self) -> (&'static str, &str, &str) {
+        let (kind, metadata) = match self {
+            Self::DeletionCostPolicy(policy) => ("DeletionCostPolicy", &policy.metadata),
+            Self::HeadroomPool(pool) => ("HeadroomPool", &pool.metadata),
+        };
+        (kind, metadata.namespace.as_deref().unwrap_or("default"), metadata.name.as_deref().unwrap_or_default())
     }
 
     /// Reads an object of one of our kinds, such as the one in an AdmissionReview.
@@ -72,13 +81,21 @@ pub fn read_directory(directory: &Path) -> (Vec<Document>, Vec<DocumentError>) {
     };
     files.retain(|file| file.extension().is_some_and(|e| e == "yaml" || e == "yml" || e == "json") && file.is_file());
     files.sort();
-    let (mut documents, mut errors) = (vec![], vec![]);
+    let (mut documents, mut errors): (Vec<Document>, Vec<DocumentError>) = (vec![], vec![]);
     for file in files {
         match read_text(&file) {
             Ok(text) => {
-                let (mut good, mut bad) = read_documents(&file, &text);
-                documents.append(&mut good);
+                let (good, mut bad) = read_documents(&file, &text);
                 errors.append(&mut bad);
+                for document in good {
+                    if documents.iter().any(|other| other.identity() == document.identity()) {
+                        let (kind, namespace, name) = document.identity();
+                        let message = format!("{kind} {namespace}/{name}: found twice, wanted one document of that name");
+                        errors.push(DocumentError { file: file.clone(), position: None, message });
+                    } else {
+                        documents.push(document);
+                    }
+                }
             }
             Err(message) => errors.push(DocumentError { file, position: None, message }),
         }
@@ -120,13 +137,42 @@ pub fn read_documents(file: &Path, text: &str) -> (Vec<Document>, Vec<DocumentEr
     (documents, errors)
 }
 
+/// What every document has at its root; a misspelt key there must not be skipped either.
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Header {
     #[serde(default)]
     api_version: String,
     #[serde(default)]
     kind: String,
+    #[serde(default)]
+    metadata: HeaderMetadata,
+    #[serde(default, rename = "spec")]
+    _spec: IgnoredAny,
+    #[serde(default, rename = "status")]
+    _status: IgnoredAny,
+}
+
+/// The fields of `metav1.ObjectMeta`. Most are named only so that others are refused.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[allow(dead_code)]
+struct HeaderMetadata {
+    name: Option<String>,
+    namespace: Option<IgnoredAny>,
+    labels: Option<IgnoredAny>,
+    annotations: Option<IgnoredAny>,
+    uid: Option<IgnoredAny>,
+    resource_version: Option<IgnoredAny>,
+    generation: Option<IgnoredAny>,
+    creation_timestamp: Option<IgnoredAny>,
+    deletion_timestamp: Option<IgnoredAny>,
+    deletion_grace_period_seconds: Option<IgnoredAny>,
+    generate_name: Option<IgnoredAny>,
+    self_link: Option<IgnoredAny>,
+    owner_references: Option<IgnoredAny>,
+    finalizers: Option<IgnoredAny>,
+    managed_fields: Option<IgnoredAny>,
 }
 
 type Misread = (Option<(u64, u64)>, String);
@@ -140,11 +186,26 @@ fn read_one(text: &str) -> Result<Option<Document>, Misread> {
         let message = format!("apiVersion: found `{}`, wanted {API_VERSION}", header.api_version);
         return Err((Some((1, 1)), message));
     }
-    match header.kind.as_str() {
-        "DeletionCostPolicy" => yaml(text).map(|d| Some(Document::DeletionCostPolicy(Box::new(d)))),
-        "HeadroomPool" => yaml(text).map(|d| Some(Document::HeadroomPool(Box::new(d)))),
-        other => Err((Some((1, 1)), unknown_kind(other))),
+    // A tree keeps the types that YAML gives its scalars; the reader of YAML alone would take "10" for a number.
+    let tree: Value = yaml(text)?;
+    let document = match header.kind.as_str() {
+        "DeletionCostPolicy" => both(text, tree).map(|d| Document::DeletionCostPolicy(Box::new(d)))?,
+        "HeadroomPool" => both(text, tree).map(|d| Document::HeadroomPool(Box::new(d)))?,
+        other => return Err((Some((1, 1)), unknown_kind(other))),
+    };
+    match header.metadata.name {
+        Some(name) if !name.is_empty() => Ok(Some(document)),
+        _ => Err((Some((1, 1)), "metadata.name: found none, wanted a name".into())),
     }
+}
+
+/// Reads a document as YAML, for the position of an error, and from its tree, for its types.
+fn both<T: DeserializeOwned>(text: &str, tree: Value) -> Result<T, Misread> {
+    yaml::<T>(text)?;
+    typed(tree).map_err(|message| {
+        let path = message.split(':').next().unwrap_or_default().to_owned();
+        (Some((line_of(text, &path) + 1, 1)), message)
+    })
 }
 
 /// Reads YAML into a type. The reader of YAML knows the line and the column, the reader of the tree knows the field path;
@@ -163,7 +224,10 @@ pub(crate) fn yaml<T: DeserializeOwned>(text: &str) -> Result<T, Misread> {
 /// Reads a tree into a type; the message names the path, and for an unknown field the nearest known one.
 pub(crate) fn typed<T: DeserializeOwned>(value: Value) -> Result<T, String> {
     serde_path_to_error::deserialize(value).map_err(|e| {
-        let path = e.path().to_string();
+        let path = match e.path().to_string() {
+            root if root == "." => "the document".into(),
+            path => path,
+        };
         let message = e.into_inner().to_string();
         format!("{path}: {}", with_nearest_name(&message))
     })
@@ -296,6 +360,31 @@ spec:
         assert_eq!(errors("apiVersion: v1\nkind: Pod\n"), ["p.yaml:1:1: apiVersion: found `v1`, wanted pecking-order.dev/v1alpha1"]);
         let found = errors(&GOOD.replace("DeletionCostPolicy", "DeletionCostPolcy"));
         assert!(found[0].ends_with("did you mean DeletionCostPolicy?"), "{found:?}");
+    }
+
+    #[test]
+    fn is_as_strict_as_the_api_server() {
+        for (from, to, wanted) in [
+            ("weight: 10", "weight: \"10\"", "p.yaml:9:1: spec.signals[0].weight: invalid type: string"),
+            ("name: web,", "name: web, namespce: shop,", "metadata.namespce: unknown field"),
+            ("name: web, ", "", "metadata.name: found none, wanted a name"),
+            ("spec:", "sepc:", "did you mean `spec`?"),
+            ("app: web", "app: 5", "invalid type: integer"),
+        ] {
+            let found = errors(&GOOD.replace(from, to));
+            assert!(found.len() == 1 && found[0].contains(wanted), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_stands_twice_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        for file in ["a.yaml", "b.yaml"] {
+            std::fs::write(directory.path().join(file), GOOD).unwrap();
+        }
+        let (documents, errors) = read_directory(directory.path());
+        assert_eq!((documents.len(), errors.len()), (1, 1));
+        assert!(errors[0].to_string().ends_with("b.yaml: DeletionCostPolicy shop/web: found twice, wanted one document of that name"));
     }
 
     #[test]

@@ -187,11 +187,11 @@ impl HeadroomPoolSpec {
     pub fn problems(&self) -> Vec<Problem> {
         let mut p = Problems::default();
         if let Some(selector) = &self.placeholders.selector {
-            if selector.is_empty() {
+            if !selector.names_something() {
                 p.push(
                     "spec.placeholders.selector",
-                    "an empty selector",
-                    "labels that name the placeholders: an empty selector would mark every pod of the cluster",
+                    "a selector that names no label",
+                    "labels that the placeholders have: without one, every pod of the cluster would be marked",
                 );
             }
             selector.problems("spec.placeholders.selector", &mut p);

@@ -110,6 +110,10 @@ impl Policies {
         self
     }
 
+    pub fn policy(&self, key: &PolicyKey) -> Option<&Arc<CostPolicy>> {
+        self.costs.get(key)
+    }
+
     pub fn policies(&self) -> impl Iterator<Item = &Arc<CostPolicy>> {
         self.costs.values()
     }
@@ -119,6 +123,11 @@ impl Policies {
         let first = PolicyKey { namespace: namespace.into(), name: String::new() };
         let namespace = namespace.to_owned();
         self.costs.range(first..).take_while(move |(key, _)| key.namespace == namespace).map(|(_, policy)| policy)
+    }
+
+    /// Whether no policy before this one has the pod; `has` tells.
+    pub fn governed_first(&self, policy: &CostPolicy, has: impl Fn(&CostPolicy) -> bool) -> bool {
+        !self.in_namespace(&policy.namespace).take_while(|earlier| earlier.name < policy.name).any(|earlier| has(earlier))
     }
 
     /// The policy that governs a pod with these labels.

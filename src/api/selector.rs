@@ -42,12 +42,22 @@ pub enum Operator {
 }
 
 impl LabelSelector {
-    pub fn is_empty(&self) -> bool {
-        self.match_labels.is_empty() && self.match_expressions.is_empty()
+    /// Whether it says what to select, rather than only what to leave out.
+    pub fn names_something(&self) -> bool {
+        let positive = |requirement: &Requirement| matches!(requirement.operator, Operator::In | Operator::Exists);
+        !self.match_labels.is_empty() || self.match_expressions.iter().any(positive)
     }
 
     pub(crate) fn problems(&self, path: &str, problems: &mut Problems) {
+        for (key, value) in &self.match_labels {
+            check_key(&format!("{path}.matchLabels"), key, problems);
+            check_value(&format!("{path}.matchLabels[{key}]"), value, problems);
+        }
         for (i, requirement) in self.match_expressions.iter().enumerate() {
+            check_key(&format!("{path}.matchExpressions[{i}].key"), &requirement.key, problems);
+            for (j, value) in requirement.values.iter().enumerate() {
+                check_value(&format!("{path}.matchExpressions[{i}].values[{j}]"), value, problems);
+            }
             let wants_values = matches!(requirement.operator, Operator::In | Operator::NotIn);
             if wants_values == requirement.values.is_empty() {
                 let wanted = if wants_values { "at least one value" } else { "no values" };
@@ -74,5 +84,63 @@ impl LabelSelector {
             }
         });
         labels.chain(requirements).collect()
+    }
+}
+
+/// A label's name or value: at most 63 characters, alphanumeric at both ends, and `-`, `_`, `.` between
+/// (`apimachinery/pkg/util/validation`, IsQualifiedName and IsValidLabelValue).
+fn is_label_text(text: &str) -> bool {
+    let inside = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let end = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    text.len() <= 63 && text.chars().all(inside) && end(text.chars().next()) && end(text.chars().last())
+}
+
+fn check_key(path: &str, key: &str, problems: &mut Problems) {
+    let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
+    let good_prefix =
+        prefix.is_none_or(|prefix| prefix.len() <= 253 && prefix.split('.').all(|part| is_label_text(part) && part == part.to_lowercase()));
+    if !is_label_text(name) || !good_prefix {
+        problems.push(path, format!("key `{key}`"), "the key of a label, such as app or example.com/app");
+    }
+}
+
+fn check_value(path: &str, value: &str, problems: &mut Problems) {
+    if !value.is_empty() && !is_label_text(value) {
+        problems.push(
+            path,
+            format!("`{value}`"),
+            "the value of a label: at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends",
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(labels: &[(&str, &str)]) -> usize {
+        let match_labels = labels.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect();
+        let mut problems = Problems::default();
+        LabelSelector { match_labels, match_expressions: vec![] }.problems("spec.selector", &mut problems);
+        problems.0.len()
+    }
+
+    #[test]
+    fn refuses_what_the_api_server_would_refuse_in_a_list() {
+        for good in [("app", "web"), ("example.com/app", ""), ("a_b.c-d", "A.1_b-2"), ("app", "x".repeat(63).as_str())] {
+            assert_eq!(problems(&[good]), 0, "{good:?}");
+        }
+        for bad in [
+            ("app", "Web Server"),
+            ("app", "web,tier=db"),
+            ("app", "-a"),
+            ("", "a"),
+            ("/a", "b"),
+            ("a/b/c", "d"),
+            ("UPPER.com/a", "b"),
+            ("app", "x".repeat(64).as_str()),
+        ] {
+            assert_eq!(problems(&[bad]), 1, "{bad:?}");
+        }
     }
 }

@@ -15,8 +15,9 @@ use crate::admission::scale_downs::{Workload, plan};
 use crate::cluster::World;
 use crate::cluster::standalone;
 use crate::cost::{GovernedPod, Stored, victims};
-use crate::server::config::Config;
+use crate::server::config::{Config, Log};
 use crate::server::metrics::Metrics;
+use crate::server::telemetry;
 use crate::signals::poller;
 
 #[derive(clap::Args)]
@@ -40,6 +41,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         Some(("deployment" | "deployments" | "deploy", name)) if !name.is_empty() => name.to_owned(),
         _ => bail!("workload: found `{}`, wanted deployment/NAME", args.workload),
     };
+    telemetry::start(&Log { level: Some("warn".into()), ..Log::default() })?;
     let world = Arc::new(World::default());
     standalone::read_world(&args.standalone, &world)?;
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(measure(&args, &world))?;

@@ -17,11 +17,13 @@ use tracing::{info, warn};
 
 use crate::cluster::scale_down::ScaleDowns;
 use crate::cluster::standalone::{self, MemoryWriter};
+use crate::cluster::status::Reporter;
 use crate::cluster::world::List;
 use crate::cluster::writer::{ApiWriter, PodWriter};
 use crate::cluster::{World, governance, policies};
 use crate::server::certificates::{self, Keeper};
 use crate::server::config::{Certificates, Config};
+use crate::server::connections::Bounded;
 use crate::server::health::{self, Health};
 use crate::server::metrics::Metrics;
 use crate::server::telemetry;
@@ -62,7 +64,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<()> {
     let (world, metrics, health) = (Arc::new(World::default()), Arc::new(Metrics::default()), Arc::new(Health::default()));
-    let backends = config.build_backends(directory)?;
+    let backends = config.build_backends(directory).with_context(|| format!("the server configuration in {}", directory.display()))?;
     let (client, writer): (Option<Client>, Arc<dyn PodWriter>) = match &args.standalone {
         Some(files) => {
             standalone::read_world(files, &world)?;
@@ -70,6 +72,12 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
         }
         None => {
             let (watching, writing) = connect().await?;
+            if args.policies.is_none() {
+                let reporter = Reporter::start(writing.clone());
+                tokio::spawn(policies::watch_policies(watching.clone(), world.clone(), backends.clone(), reporter.clone()));
+                tokio::spawn(policies::watch_pools(watching.clone(), world.clone(), backends.clone(), reporter));
+            }
+            tokio::spawn(policies::watch_classes(watching.clone(), world.clone()));
             (Some(watching), Arc::new(ApiWriter::new(writing)))
         }
     };
@@ -79,13 +87,6 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
         [List::Policies, List::Pools].into_iter().for_each(|list| world.has_read(list));
     }
     check_backends(&world, &backends)?;
-    if let Some(client) = &client {
-        tokio::spawn(policies::watch_classes(client.clone(), world.clone()));
-        if args.policies.is_none() {
-            tokio::spawn(policies::watch_policies(client.clone(), world.clone(), backends.clone()));
-            tokio::spawn(policies::watch_pools(client.clone(), world.clone(), backends.clone()));
-        }
-    }
     tokio::spawn(governance::run(world.clone(), backends, client.clone(), metrics.clone()));
 
     let certificates = match (&config.certificates, &args.standalone) {
@@ -98,7 +99,7 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
     let scale_downs = ScaleDowns::new(world.clone(), writer, metrics.clone());
     let webhook = Webhook::new(world.clone(), scale_downs, metrics.clone(), health.clone()).router();
 
-    let acceptor = RustlsAcceptor::new(keeper.config()).acceptor(NoDelayAcceptor::new());
+    let acceptor = Bounded::new(RustlsAcceptor::new(keeper.config()).acceptor(NoDelayAcceptor::new()));
     tokio::spawn(keeper.run());
     let handle = Handle::new();
     let mut server = axum_server::from_tcp(bind("listen", config.listen)?)?
@@ -108,8 +109,12 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
         .first_request_timeout(FIRST_REQUEST);
     server.http_builder().http1().header_read_timeout(BETWEEN_REQUESTS);
 
-    let health_listener = tokio::net::TcpListener::from_std(bind("healthListen", config.health_listen)?)?;
-    tokio::spawn(axum::serve(health_listener, health::router(health.clone(), world, metrics)).into_future());
+    let mut health_server = axum_server::from_tcp(bind("healthListen", config.health_listen)?)?
+        .acceptor(Bounded::new(NoDelayAcceptor::new()))
+        .http1_only()
+        .first_request_timeout(FIRST_REQUEST);
+    health_server.http_builder().http1().header_read_timeout(BETWEEN_REQUESTS);
+    tokio::spawn(health_server.serve(health::router(health.clone(), world, metrics).into_make_service()));
     tokio::spawn(stop_when_told(config.drain(), health.clone(), handle));
     health.is_listening();
     info!(listen = %config.listen, health = %config.health_listen, "serving");

@@ -18,10 +18,13 @@ use time::{Duration, OffsetDateTime};
 
 /// A leaf lives for a week and is renewed at two thirds of it: a replica that is asleep over a weekend still wakes up valid.
 const LEAF_DAYS: i64 = 7;
-/// The authority lives for ten years. Renewing it is an act of the operator: delete the Secret and restart the replicas.
+/// The authority lives for ten years. Renewing it is an act of the operator: delete the Secret, and a new one is made.
 const AUTHORITY_DAYS: i64 = 3650;
 /// Clocks differ: a certificate that is valid from a little while ago is valid everywhere now.
 const BACKDATED: Duration = Duration::hours(1);
+
+/// The most authorities of a bundle.
+const BUNDLE: usize = 3;
 
 const CERTIFICATE: &str = "ca.crt";
 const KEY: &str = "ca.key";
@@ -102,7 +105,7 @@ fn read(secret: &Secret, namespace: &str, name: &str) -> anyhow::Result<Pair> {
     Ok(Pair { certificate: text(CERTIFICATE)?, key: text(KEY)? })
 }
 
-/// Puts the authority into every hook of our two webhook configurations. Touches nothing else of them, and nothing at all
+/// Puts the authority into every hook of our two webhook configurations, beside those that are there and have not ended. Touches nothing else of them, and nothing at all
 /// where it stands there already.
 pub async fn publish(client: &Client, configuration: &str, authority: &Pair) -> anyhow::Result<()> {
     publish_in::<MutatingWebhookConfiguration>(client, configuration, authority).await?;
@@ -115,7 +118,7 @@ async fn publish_in<K: Resource<DynamicType = ()>>(client: &Client, name: &str, 
     // Somebody else may write between our read and our patch: then it is tried again on what they wrote.
     for _ in 0..5 {
         let Some(object) = api.get_opt(name).await? else { return Ok(()) };
-        let Some(patch) = bundle_patch(&object, authority) else { return Ok(()) };
+        let Some(patch) = bundle_patch(&object, authority, OffsetDateTime::now_utc().unix_timestamp()) else { return Ok(()) };
         let patch: json_patch::Patch = serde_json::from_value(patch)?;
         match api.patch(name, &PatchParams::default(), &Patch::<()>::Json(patch)).await {
             Ok(_) => return Ok(()),
@@ -127,16 +130,43 @@ async fn publish_in<K: Resource<DynamicType = ()>>(client: &Client, name: &str, 
 }
 
 /// The operations that put the authority in, if any are needed. They apply only to the version that was read.
-fn bundle_patch(object: &DynamicObject, authority: &Pair) -> Option<Value> {
-    let bundle = STANDARD.encode(&authority.certificate);
+fn bundle_patch(object: &DynamicObject, authority: &Pair, now: i64) -> Option<Value> {
     let hooks = object.data.get("webhooks")?.as_array()?;
     let mut operations = vec![json!({ "op": "test", "path": "/metadata/resourceVersion", "value": object.metadata.resource_version })];
     for (index, hook) in hooks.iter().enumerate() {
-        if hook.pointer("/clientConfig/caBundle").and_then(Value::as_str) != Some(&bundle) {
+        let found = hook.pointer("/clientConfig/caBundle").and_then(Value::as_str).unwrap_or_default();
+        let found = STANDARD.decode(found).ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
+        let wanted = with_authority(&found, &authority.certificate, now);
+        if found != wanted {
+            let bundle = STANDARD.encode(wanted);
             operations.push(json!({ "op": "add", "path": format!("/webhooks/{index}/clientConfig/caBundle"), "value": bundle }));
         }
     }
     (operations.len() > 1).then_some(Value::Array(operations))
+}
+
+/// A bundle that has the authority in it. Authorities that are there already stay until they end: a replica that has not heard
+/// of the new one yet still serves a leaf of the old one. And where two replicas differ, neither takes the other's away.
+fn with_authority(bundle: &str, authority: &str, now: i64) -> String {
+    let mut certificates = pem_blocks(bundle);
+    certificates.retain(|pem| *pem == authority.trim() || is_valid_at(pem, now));
+    if !certificates.contains(&authority.trim()) {
+        // The oldest go first, so that the bundle cannot grow for ever.
+        let surplus = (certificates.len() + 1).saturating_sub(BUNDLE);
+        certificates.drain(..surplus);
+        certificates.push(authority.trim());
+    }
+    certificates.join("\n") + "\n"
+}
+
+fn pem_blocks(text: &str) -> Vec<&str> {
+    const END: &str = "-----END CERTIFICATE-----";
+    text.split_inclusive(END).map(str::trim).filter(|block| block.ends_with(END)).collect()
+}
+
+fn is_valid_at(pem: &str, now: i64) -> bool {
+    let Ok((_, block)) = x509_parser::pem::parse_x509_pem(pem.as_bytes()) else { return false };
+    block.parse_x509().is_ok_and(|certificate| certificate.validity().not_after.timestamp() > now)
 }
 
 #[cfg(test)]
@@ -159,20 +189,36 @@ mod tests {
 
     #[test]
     fn the_bundle_is_written_once_and_nothing_else_is() {
-        let authority = Pair { certificate: "CA".into(), key: String::new() };
+        crate::server::install_crypto_provider();
+        let [first, second] = [new_authority().unwrap(), new_authority().unwrap()];
         let object = |bundles: [Value; 2]| -> DynamicObject {
             serde_json::from_value(json!({"apiVersion": "v1", "kind": "K", "metadata": {"name": "c", "resourceVersion": "7"},
                 "webhooks": bundles.map(|bundle| json!({"clientConfig": {"caBundle": bundle}}))}))
             .unwrap()
         };
-        let ours = json!(STANDARD.encode("CA"));
-        assert_eq!(bundle_patch(&object([ours.clone(), ours.clone()]), &authority), None);
+        let bundle = |pairs: &[&Pair]| {
+            json!(STANDARD.encode(pairs.iter().map(|pair| pair.certificate.trim().to_owned() + "\n").collect::<String>()))
+        };
+        let patch = |bundles, authority| bundle_patch(&object(bundles), authority, 0);
+        assert_eq!(patch([bundle(&[&first]), bundle(&[&second, &first])], &first), None);
         assert_eq!(
-            bundle_patch(&object([ours.clone(), Value::Null]), &authority),
+            patch([bundle(&[&first]), Value::Null], &second),
             Some(json!([
                 {"op": "test", "path": "/metadata/resourceVersion", "value": "7"},
-                {"op": "add", "path": "/webhooks/1/clientConfig/caBundle", "value": ours},
+                {"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": bundle(&[&first, &second])},
+                {"op": "add", "path": "/webhooks/1/clientConfig/caBundle", "value": bundle(&[&second])},
             ]))
         );
+    }
+
+    #[test]
+    fn a_bundle_stays_short_and_loses_what_has_ended() {
+        crate::server::install_crypto_provider();
+        let all: Vec<String> = (0..5).map(|_| new_authority().unwrap().certificate).collect();
+        let bundle = all.iter().fold(String::new(), |bundle, authority| with_authority(&bundle, authority, 0));
+        assert_eq!(pem_blocks(&bundle), all[2..].iter().map(|pem| pem.trim()).collect::<Vec<_>>());
+        let in_eleven_years = OffsetDateTime::now_utc().unix_timestamp() + 11 * 366 * 86_400;
+        assert_eq!(pem_blocks(&with_authority(&bundle, &all[0], in_eleven_years)), [all[0].trim()]);
+        assert_eq!(pem_blocks(&with_authority("no certificate", &all[0], 0)), [all[0].trim()]);
     }
 }

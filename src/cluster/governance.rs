@@ -4,26 +4,40 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt;
+use futures::future::join_all;
 use k8s_openapi::api::apps::v1::ReplicaSet as ApiReplicaSet;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
 use kube::core::PartialObjectMeta;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::World;
 use super::pods::ReplicaSet;
+use super::world::List;
 use crate::api::CostPolicy;
 use crate::api::policies::PolicyKey;
 use crate::cost::score::{self, Basis};
-use crate::cost::{Cost, GovernedPod};
+use crate::cost::{Cost, GovernedPod, Stored};
 use crate::server::metrics::Metrics;
 use crate::signals::{Backend, poller};
+
+/// Pods per page of a list. A pod is up to 90 KB in memory while it is read, and there may be hundreds of thousands.
+const PAGE: u32 = 100;
+
+/// First lists at once: a hundred policies at the start must not read a hundred pages side by side.
+const PARALLEL_LISTS: usize = 4;
+
+/// How long readiness waits for the first polls: a backend that is away must not keep us from being ready.
+const FIRST_POLLS: Duration = Duration::from_secs(20);
 
 /// The backends of the server configuration, by name.
 pub type Backends = BTreeMap<String, Arc<dyn Backend>>;
@@ -45,6 +59,8 @@ impl Drop for Task {
 
 struct Governed {
     policy: Arc<CostPolicy>,
+    /// True once its pods have been listed and a first poll has been tried.
+    polled: watch::Receiver<bool>,
     _tasks: Vec<Task>,
 }
 
@@ -53,24 +69,29 @@ pub async fn run(world: Arc<World>, backends: Arc<Backends>, client: Option<Clie
     let mut changes = world.policy_changes();
     let mut governed: HashMap<PolicyKey, Governed> = HashMap::new();
     let mut namespaces: HashMap<String, Task> = HashMap::new();
+    let mut announcing = None;
+    let lists = Arc::new(Semaphore::new(PARALLEL_LISTS));
     while changes.changed().await.is_ok() {
         let policies = world.policies();
         let wanted: HashMap<PolicyKey, &Arc<CostPolicy>> = policies.policies().map(|policy| (policy.key(), policy)).collect();
-        governed.retain(|key, _| {
-            let stays = wanted.contains_key(key);
-            if !stays {
-                world.pods.forget_policy(key);
-                world.costs.forget_policy(key);
-                info!(namespace = key.namespace, policy = key.name, "policy is gone");
-            }
-            stays
-        });
+        let gone: Vec<PolicyKey> = governed.keys().filter(|key| !wanted.contains_key(key)).cloned().collect();
+        for key in gone {
+            // First its tasks, then what they know.
+            governed.remove(&key);
+            world.pods.forget_policy(&key);
+            world.costs.forget_policy(&key);
+            info!(namespace = key.namespace, policy = key.name, "policy is gone");
+        }
         for (key, policy) in wanted {
             if governed.get(&key).is_some_and(|running| Arc::ptr_eq(&running.policy, policy)) {
                 continue;
             }
             info!(namespace = key.namespace, policy = key.name, generation = policy.generation, "policy in force");
-            governed.insert(key, start(policy.clone(), &world, &backends, client.as_ref(), &metrics));
+            governed.insert(key, start(policy.clone(), &world, &backends, client.as_ref(), &metrics, &lists));
+        }
+        if announcing.is_none() && world.knows(List::Policies) {
+            let polled = governed.values().map(|governed| governed.polled.clone()).collect();
+            announcing = Some(Task::spawn(announce(world.clone(), polled)));
         }
         if let Some(client) = &client {
             let in_use: HashSet<&str> = governed.keys().map(|key| key.namespace.as_str()).collect();
@@ -90,18 +111,25 @@ pub async fn run(world: Arc<World>, backends: Arc<Backends>, client: Option<Clie
     }
 }
 
-fn start(policy: Arc<CostPolicy>, world: &Arc<World>, backends: &Backends, client: Option<&Client>, metrics: &Arc<Metrics>) -> Governed {
+fn start(
+    policy: Arc<CostPolicy>,
+    world: &Arc<World>,
+    backends: &Backends,
+    client: Option<&Client>,
+    metrics: &Arc<Metrics>,
+    lists: &Arc<Semaphore>,
+) -> Governed {
     // A poll before the pods are known would find nobody, and the next one is a period away.
-    let (listed, is_listed) = watch::channel(client.is_none());
+    let (listed, mut is_listed) = watch::channel(client.is_none());
+    let (polled, is_polled) = watch::channel(false);
     let mut tasks = Vec::new();
     if let Some(client) = client {
-        tasks.push(Task::spawn(watch_pods(client.clone(), policy.clone(), world.clone(), listed)));
+        tasks.push(Task::spawn(watch_pods(client.clone(), policy.clone(), world.clone(), listed, lists.clone())));
     }
     match backends.get(&policy.spec.backend) {
         Some(backend) => {
-            let poller = poller::run(policy.clone(), backend.clone(), world.clone(), metrics.clone());
+            let poller = poller::run(policy.clone(), backend.clone(), world.clone(), metrics.clone(), polled);
             tasks.push(Task::spawn(async move {
-                let mut is_listed = is_listed;
                 if is_listed.wait_for(|listed| *listed).await.is_ok() {
                     poller.await;
                 }
@@ -109,12 +137,23 @@ fn start(policy: Arc<CostPolicy>, world: &Arc<World>, backends: &Backends, clien
         }
         None => warn!(policy = policy.name, backend = policy.spec.backend, "the server configuration has no such backend"),
     }
-    Governed { policy, _tasks: tasks }
+    Governed { policy, polled: is_polled, _tasks: tasks }
 }
 
-async fn watch_pods(client: Client, policy: Arc<CostPolicy>, world: Arc<World>, listed: watch::Sender<bool>) {
+/// Says that the pods are known once each policy that was there at the start has polled, or has had its time to.
+async fn announce(world: Arc<World>, polled: Vec<watch::Receiver<bool>>) {
+    let all = join_all(polled.into_iter().map(|mut polled| async move { polled.wait_for(|polled| *polled).await.is_ok() }));
+    if timeout(FIRST_POLLS, all).await.is_err() {
+        warn!("not every policy has polled in time; serving with what is known");
+    }
+    world.has_read(List::Pods);
+}
+
+async fn watch_pods(client: Client, policy: Arc<CostPolicy>, world: Arc<World>, listed: watch::Sender<bool>, lists: Arc<Semaphore>) {
     let api: Api<Pod> = Api::namespaced(client, &policy.namespace);
-    let config = watcher::Config::default().labels(&policy.selector.to_string());
+    let config = watcher::Config::default().labels(&policy.selector.to_string()).page_size(PAGE);
+    // Held until the first list is done.
+    let mut turn = Some(lists.acquire_owned().await);
     let mut events = pin!(watcher(api, config).default_backoff());
     let key = policy.key();
     let mut seen = HashSet::new();
@@ -129,33 +168,44 @@ async fn watch_pods(client: Client, policy: Arc<CostPolicy>, world: Arc<World>, 
             }
             Ok(Event::InitDone) => {
                 for uid in world.pods.retain(&key, &seen) {
-                    world.costs.remove(&uid);
+                    world.costs.remove(&uid, &key);
                 }
                 listed.send_replace(true);
+                drop(turn.take());
             }
-            Ok(Event::Apply(pod)) => {
-                if let Some(pod) = GovernedPod::read(&pod) {
-                    apply(&world, &policy, pod);
-                }
-            }
-            Ok(Event::Delete(pod)) => {
-                let uid = pod.metadata.uid.unwrap_or_default();
-                world.pods.remove(&key, &uid);
-                world.costs.remove(&uid);
-            }
+            Ok(Event::Apply(pod)) => match GovernedPod::read(&pod) {
+                Some(pod) => apply(&world, &policy, pod),
+                // Its controller has let it go: it does not count towards the ReplicaSet any more.
+                None => forget(&world, &key, pod),
+            },
+            Ok(Event::Delete(pod)) => forget(&world, &key, pod),
             Err(e) => warn!(namespace = key.namespace, policy = key.name, error = %e, "watch of pods failed; trying again"),
         }
     }
 }
 
-/// A pod that no poll has measured yet has the cost of a new one: between two polls it must not look idle.
+/// A pod that no poll has measured yet: one that is new has the cost of a new one, another keeps what we wrote on it before,
+/// and of the rest nothing is known until the first poll.
 fn apply(world: &World, policy: &Arc<CostPolicy>, pod: GovernedPod) {
-    let (uid, owner) = (pod.uid.clone(), pod.owner.clone());
-    let is_new = world.pods.apply(&policy.key(), pod) && world.costs.get(&uid).is_none();
-    if is_new {
-        let value = score::new_pod_cost(&policy.spec, world.costs.least_work(&policy.key(), &owner));
-        world.costs.insert(&uid, Cost { value, basis: Basis::New, stale: false, policy: policy.clone() });
+    let governs = world.policies().governed_first(policy, |earlier| world.pods.has(earlier, &pod.uid));
+    let (uid, owner, stored, created) = (pod.uid.clone(), pod.owner.clone(), pod.stored, pod.created);
+    world.pods.apply(&policy.key(), pod);
+    if !governs || world.costs.get(&uid).is_some() {
+        return;
     }
+    let is_new = Timestamp::now().duration_since(created).as_secs() < policy.spec.new_pod_seconds.into();
+    let (value, basis) = match stored {
+        _ if is_new => (score::new_pod_cost(&policy.spec, world.costs.least_work(&policy.key(), &owner)), Basis::New),
+        Stored::Ours(value) => (value, Basis::Written),
+        _ => return,
+    };
+    world.costs.insert(&uid, Cost { value, basis, stale: false, policy: policy.clone() });
+}
+
+fn forget(world: &World, key: &PolicyKey, pod: Pod) {
+    let uid = pod.metadata.uid.unwrap_or_default();
+    world.pods.remove(key, &uid);
+    world.costs.remove(&uid, key);
 }
 
 async fn watch_replica_sets(client: Client, namespace: String, world: Arc<World>) {

@@ -46,11 +46,10 @@ pub struct Family {
 }
 
 impl PodStore {
-    /// Puts a pod in, or its newer state; `true` where it was not there.
-    pub fn apply(&self, policy: &PolicyKey, pod: GovernedPod) -> bool {
-        let new = self.write().pods.entry(policy.clone()).or_default().insert(pod.uid.clone(), Arc::new(pod)).is_none();
+    /// Puts a pod in, or its newer state.
+    pub fn apply(&self, policy: &PolicyKey, pod: GovernedPod) {
+        self.write().pods.entry(policy.clone()).or_default().insert(pod.uid.clone(), Arc::new(pod));
         self.changed.send_replace(());
-        new
     }
 
     pub fn remove(&self, policy: &PolicyKey, uid: &str) {

@@ -17,7 +17,7 @@ use tracing::warn;
 
 use super::World;
 use super::governance::Backends;
-use super::status::{self, Ready};
+use super::status::{Ready, Reporter};
 use super::world::List;
 use crate::api::documents::{Document, nearest};
 use crate::api::policies::PolicyKey;
@@ -25,22 +25,22 @@ use crate::api::{CostPolicy, DeletionCostPolicy, HeadroomPool, Pool, one_line};
 use crate::headroom::Classes;
 
 /// Follows the DeletionCostPolicies for as long as it is polled.
-pub async fn watch_policies(client: Client, world: Arc<World>, backends: Arc<Backends>) {
-    watch::<DeletionCostPolicy>(client, world, backends, List::Policies).await;
+pub async fn watch_policies(client: Client, world: Arc<World>, backends: Arc<Backends>, reporter: Reporter) {
+    watch::<DeletionCostPolicy>(client, world, backends, reporter, List::Policies).await;
 }
 
 /// Follows the HeadroomPools for as long as it is polled.
-pub async fn watch_pools(client: Client, world: Arc<World>, backends: Arc<Backends>) {
-    watch::<HeadroomPool>(client, world, backends, List::Pools).await;
+pub async fn watch_pools(client: Client, world: Arc<World>, backends: Arc<Backends>, reporter: Reporter) {
+    watch::<HeadroomPool>(client, world, backends, reporter, List::Pools).await;
 }
 
 /// Objects come untyped: one that cannot be read must not hide the others, as it would in a typed list.
-async fn watch<K>(client: Client, world: Arc<World>, backends: Arc<Backends>, list: List)
+async fn watch<K>(client: Client, world: Arc<World>, backends: Arc<Backends>, reporter: Reporter, list: List)
 where
     K: Resource<DynamicType = ()> + DeserializeOwned,
 {
     let resource = ApiResource::erase::<K>(&());
-    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    let api: Api<DynamicObject> = Api::all_with(client, &resource);
     let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
     let mut seen = HashSet::new();
     while let Some(event) = events.next().await {
@@ -48,13 +48,13 @@ where
             Ok(Event::Init) => seen.clear(),
             Ok(Event::InitApply(object)) => {
                 seen.insert(key(&object));
-                apply(&client, &resource, &world, &backends, object).await;
+                apply(&reporter, &resource, &world, &backends, object);
             }
             Ok(Event::InitDone) => {
                 forget_unseen(&world, list, &seen);
                 world.has_read(list);
             }
-            Ok(Event::Apply(object)) => apply(&client, &resource, &world, &backends, object).await,
+            Ok(Event::Apply(object)) => apply(&reporter, &resource, &world, &backends, object),
             Ok(Event::Delete(object)) => forget(&world, list, &key(&object)),
             Err(e) => warn!(kind = resource.kind, error = %e, "watch failed; trying again"),
         }
@@ -65,15 +65,12 @@ fn key(object: &DynamicObject) -> PolicyKey {
     PolicyKey { namespace: object.namespace().unwrap_or_default(), name: object.name_any() }
 }
 
-async fn apply(client: &Client, resource: &ApiResource, world: &World, backends: &Backends, object: DynamicObject) {
+fn apply(reporter: &Reporter, resource: &ApiResource, world: &World, backends: &Backends, object: DynamicObject) {
     let ready = match put_in_force(world, backends, &resource.kind, &object) {
         Ok(()) => Ready { status: true, reason: "InForce", message: "this version is in force".into() },
         Err((reason, message)) => Ready { status: false, reason, message },
     };
-    // A status that cannot be written is worth a line, no more: the next change of the object tries again.
-    if let Err(e) = status::report(client, resource, &object, &ready).await {
-        warn!(kind = resource.kind, name = object.name_any(), error = %e, "cannot write the status");
-    }
+    reporter.report(resource, object, ready);
 }
 
 fn put_in_force(world: &World, backends: &Backends, kind: &str, object: &DynamicObject) -> Result<(), (&'static str, String)> {
@@ -113,19 +110,14 @@ pub fn known_backend(backends: &Backends, name: &str) -> Result<(), (&'static st
 }
 
 fn forget(world: &World, list: List, key: &PolicyKey) {
-    match list {
-        List::Policies => world.update_policies(|policies| policies.without_policy(key)),
-        List::Pools | List::Classes => world.update_policies(|policies| policies.without_pool(&key.name)),
-    }
+    world.update_policies(|policies| if list == List::Policies { policies.without_policy(key) } else { policies.without_pool(&key.name) });
 }
 
 fn forget_unseen(world: &World, list: List, seen: &HashSet<PolicyKey>) {
     let policies = world.policies();
     let known: Vec<PolicyKey> = match list {
         List::Policies => policies.policies().map(|policy| policy.key()).collect(),
-        List::Pools | List::Classes => {
-            policies.pools().map(|pool| PolicyKey { namespace: String::new(), name: pool.name.clone() }).collect()
-        }
+        _ => policies.pools().map(|pool| PolicyKey { namespace: String::new(), name: pool.name.clone() }).collect(),
     };
     for key in known.iter().filter(|key| !seen.contains(key)) {
         forget(world, list, key);

@@ -28,8 +28,18 @@ const PARALLEL_WRITES: usize = 64;
 const SETTLE_AT_DEPLOYMENT: Duration = Duration::from_millis(100);
 const SETTLE_AT_REPLICA_SET: Duration = Duration::from_millis(250);
 
-/// How many names an audit annotation or a log line has.
+/// How many names a log line has.
 const NAMES: usize = 50;
+
+/// What became of a plan.
+#[derive(Debug, Default)]
+struct Carried {
+    /// Written and seen by our own watch, or without an object any more.
+    seen: usize,
+    refused: usize,
+    /// The deadline came first.
+    late: bool,
+}
 
 pub struct ScaleDowns {
     world: Arc<World>,
@@ -45,7 +55,7 @@ impl ScaleDowns {
 
     /// Always allows, at the latest at `deadline`.
     pub async fn admit(&self, scale_down: &ScaleDown, deadline: Instant) -> Validation {
-        let door = scale_down.workload.door();
+        let door = scale_down.door;
         // The controller does not sort when all go.
         if scale_down.to == 0 {
             self.metrics.scale_downs(door, "to_zero");
@@ -66,40 +76,40 @@ impl ScaleDowns {
             (Some((_, pods)), None) => pods,
         };
         let plan = plan(pods, &family.all, scale_down.to, &self.world.snapshot(), Timestamp::now());
-        let written =
-            if scale_down.dry_run || plan.writes.is_empty() { 0 } else { self.carry_out(&plan, &scale_down.workload, deadline).await };
-        let in_time = scale_down.dry_run || written == plan.writes.len();
-        self.metrics.scale_downs(
-            door,
-            match (scale_down.dry_run, in_time, plan.writes.is_empty()) {
-                (true, ..) => "dry_run",
-                (_, false, _) => "deadline",
-                (_, true, true) => "no_write_needed",
-                (_, true, false) => "written",
-            },
-        );
-        self.note(scale_down, &plan, written, in_time)
+        let written = match scale_down.dry_run || plan.writes.is_empty() {
+            true => Carried::default(),
+            false => self.carry_out(&plan, &scale_down.workload, deadline).await,
+        };
+        let outcome = match () {
+            () if scale_down.dry_run => "dry_run",
+            () if plan.writes.is_empty() => "no_write_needed",
+            () if written.late => "deadline",
+            () if written.refused > 0 => "refused",
+            () => "written",
+        };
+        self.metrics.scale_downs(door, outcome);
+        self.note(scale_down, &plan, &written)
     }
 
-    /// Writes in parallel, waits until our own watch shows it, then for the settle time. Returns how many writes are seen.
-    async fn carry_out(&self, plan: &Plan, workload: &Workload, deadline: Instant) -> usize {
+    /// Writes in parallel, waits until our own watch shows it, then for the settle time.
+    async fn carry_out(&self, plan: &Plan, workload: &Workload, deadline: Instant) -> Carried {
         let settle = match workload {
             Workload::Deployment { .. } => SETTLE_AT_DEPLOYMENT,
             Workload::ReplicaSet { .. } => SETTLE_AT_REPLICA_SET,
         };
-        let seen = AtomicUsize::new(0);
+        let (seen, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let writes = async {
             let mut under_way: FuturesUnordered<_> = plan.writes.iter().map(|write| self.write_and_see(write)).collect();
             while let Some(outcome) = under_way.next().await {
-                if outcome != Written::Refused {
-                    seen.fetch_add(1, Ordering::Relaxed);
-                }
+                let count = if outcome == Written::Refused { &refused } else { &seen };
+                count.fetch_add(1, Ordering::Relaxed);
             }
         };
-        if timeout_at(deadline, writes).await.is_ok() {
+        let late = timeout_at(deadline, writes).await.is_err();
+        if !late {
             sleep_until(deadline.min(Instant::now() + settle)).await;
         }
-        seen.into_inner()
+        Carried { seen: seen.into_inner(), refused: refused.into_inner(), late }
     }
 
     async fn write_and_see(&self, write: &PodWrite) -> Written {
@@ -107,49 +117,52 @@ impl ScaleDowns {
         let outcome = self.writer.write(write).await;
         drop(permit);
         self.metrics.pod_writes(match outcome {
-            Written::Yes => "written",
+            Written::Yes { .. } => "written",
             Written::Gone => "gone",
             Written::Refused => "refused",
         });
-        if outcome == Written::Yes {
+        if let Written::Yes { version } = outcome {
             let mut changes = self.world.pods.changes();
-            while !self.is_seen(write) && changes.changed().await.is_ok() {}
+            while !self.is_seen(write, version) && changes.changed().await.is_ok() {}
         }
         outcome
     }
 
-    fn is_seen(&self, write: &PodWrite) -> bool {
+    /// Whether our watch has come to our write, or past it: somebody else may have written the pod right after us.
+    fn is_seen(&self, write: &PodWrite, version: u64) -> bool {
         match self.world.pods.find(&write.namespace, &write.uid) {
-            Some(pod) => pod.stored == Stored::Ours(write.cost) || !pod.is_active(),
+            Some(pod) => pod.stored == Stored::Ours(write.cost) || pod.version >= version || !pod.is_active(),
             None => true,
         }
     }
 
-    fn note(&self, scale_down: &ScaleDown, plan: &Plan, written: usize, in_time: bool) -> Validation {
+    fn note(&self, scale_down: &ScaleDown, plan: &Plan, written: &Carried) -> Validation {
         let victims = plan.victims.iter().take(NAMES).map(String::as_str).collect::<Vec<_>>().join(",");
         let (Workload::Deployment { name } | Workload::ReplicaSet { name, .. }) = &scale_down.workload;
         info!(
             namespace = scale_down.namespace,
-            door = scale_down.workload.door(),
+            door = scale_down.door,
             workload = name,
             from = scale_down.from,
             to = scale_down.to,
             dry_run = scale_down.dry_run,
             needed = plan.writes.len(),
-            written,
+            written = written.seen,
+            refused = written.refused,
             withheld = plan.withheld,
-            in_time,
+            late = written.late,
             victims,
             "scale-down"
         );
         let mut notes = Notes {
             warnings: vec![],
-            audit: BTreeMap::from([("scale-down-written", format!("{written} of {}", plan.writes.len())), ("scale-down-victims", victims)]),
+            // Counts only: whoever can reach us may ask, and which pods are idle is not theirs to know.
+            audit: BTreeMap::from([("scale-down-written", format!("{} of {}", written.seen, plan.writes.len()))]),
         };
-        if !in_time {
-            let warning =
-                format!("pecking-order: {written} of {} deletion costs were written in time; busy pods may go", plan.writes.len());
-            notes.warnings.push(warning);
+        if written.late || written.refused > 0 {
+            let why = if written.late { "in time" } else { "as far as the API server lets us" };
+            let counts = format!("{} of {}", written.seen, plan.writes.len());
+            notes.warnings.push(format!("pecking-order: {counts} deletion costs were written {why}; busy pods may go"));
         }
         Validation { denial: None, notes }
     }

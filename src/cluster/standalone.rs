@@ -108,7 +108,7 @@ impl PodWriter for MemoryWriter {
         let written = match (found, policy) {
             (Some(pod), Some(policy)) => {
                 self.world.pods.apply(&policy, GovernedPod { stored: Stored::Ours(write.cost), ..GovernedPod::clone(&pod) });
-                Written::Yes
+                Written::Yes { version: 0 }
             }
             _ => Written::Gone,
         };

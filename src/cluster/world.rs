@@ -21,6 +21,7 @@ pub struct World {
     policies_known: AtomicBool,
     pools_known: AtomicBool,
     classes_known: AtomicBool,
+    pods_known: AtomicBool,
 }
 
 impl Default for World {
@@ -34,16 +35,19 @@ impl Default for World {
             policies_known: AtomicBool::new(false),
             pools_known: AtomicBool::new(false),
             classes_known: AtomicBool::new(false),
+            pods_known: AtomicBool::new(false),
         }
     }
 }
 
 /// A list that must have been read once before we are ready.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum List {
     Policies,
     Pools,
     Classes,
+    /// The pods of the policies that were there at the start, and what they were doing.
+    Pods,
 }
 
 impl World {
@@ -62,7 +66,7 @@ impl World {
         self.policies_changed.send_replace(());
     }
 
-    /// Wakes up at every new generation of policies, and once at the start.
+    /// Wakes up at every new generation of policies, when a list has been read, and once at the start.
     pub fn policy_changes(&self) -> watch::Receiver<()> {
         let mut changes = self.policies_changed.subscribe();
         changes.mark_changed();
@@ -71,11 +75,16 @@ impl World {
 
     pub fn has_read(&self, list: List) {
         self.flag(list).store(true, Ordering::Release);
+        self.policies_changed.send_replace(());
+    }
+
+    pub fn knows(&self, list: List) -> bool {
+        self.flag(list).load(Ordering::Acquire)
     }
 
     /// What has not been read yet: while there is something, decisions would rest on nothing.
     pub fn not_yet_read(&self) -> Vec<List> {
-        [List::Policies, List::Pools, List::Classes].into_iter().filter(|list| !self.flag(*list).load(Ordering::Acquire)).collect()
+        [List::Policies, List::Pools, List::Classes, List::Pods].into_iter().filter(|list| !self.knows(*list)).collect()
     }
 
     fn flag(&self, list: List) -> &AtomicBool {
@@ -83,6 +92,7 @@ impl World {
             List::Policies => &self.policies_known,
             List::Pools => &self.pools_known,
             List::Classes => &self.classes_known,
+            List::Pods => &self.pods_known,
         }
     }
 }

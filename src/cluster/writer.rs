@@ -8,7 +8,8 @@ use kube::api::{Patch, PatchParams};
 use kube::core::PartialObjectMeta;
 use kube::{Api, Client};
 use serde_json::json;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
+use tracing::{debug, warn};
 
 use super::status::FIELD_MANAGER;
 use crate::admission::scale_downs::PodWrite;
@@ -18,10 +19,14 @@ use crate::cost::annotation::{COST, MARK};
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
+/// A write takes a few milliseconds; one that has taken this long is lost in a connection that is half open.
+const ATTEMPT: Duration = Duration::from_secs(2);
+
 /// What became of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Written {
-    Yes,
+    /// The pod has this `resourceVersion` now.
+    Yes { version: u64 },
     /// The pod is gone, or another pod has its name: nothing is left to rank.
     Gone,
     /// The API server refuses it for good.
@@ -56,26 +61,29 @@ impl PodWriter for ApiWriter {
             let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
             let mut pause = FIRST_PAUSE;
             loop {
-                match api.patch(&write.name, &params, &Patch::Merge(&patch)).await {
-                    Ok(_) => return Written::Yes,
-                    Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => return Written::Gone,
-                    Err(kube::Error::Api(status)) if status.code != 429 && status.code < 500 => {
-                        tracing::warn!(
-                            namespace = write.namespace,
-                            pod = write.name,
-                            code = status.code,
-                            reason = status.reason,
-                            "the API server refuses a cost"
-                        );
+                match timeout(ATTEMPT, api.patch(&write.name, &params, &Patch::Merge(&patch))).await {
+                    Ok(Ok(pod)) => {
+                        let version = pod.metadata.resource_version.and_then(|version| version.parse().ok()).unwrap_or(0);
+                        return Written::Yes { version };
+                    }
+                    Ok(Err(kube::Error::Api(status))) if status.is_not_found() || is_another_pod(&status) => return Written::Gone,
+                    // A conflict is with a writer that was faster: the next attempt is on what they wrote.
+                    Ok(Err(kube::Error::Api(status))) if !matches!(status.code, 409 | 429) && status.code < 500 => {
+                        let kube::core::Status { code, reason, .. } = *status;
+                        warn!(namespace = write.namespace, pod = write.name, code, reason, "the API server refuses a cost");
                         return Written::Refused;
                     }
-                    Err(e) => {
-                        tracing::debug!(namespace = write.namespace, pod = write.name, error = %e, "writing a cost failed; trying again")
-                    }
+                    Ok(Err(e)) => debug!(namespace = write.namespace, pod = write.name, error = %e, "writing a cost failed; trying again"),
+                    Err(_) => debug!(namespace = write.namespace, pod = write.name, "writing a cost was not answered; trying again"),
                 }
                 sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
         })
     }
+}
+
+/// The API server's answer where the UID in a patch is not that of the object (`apiserver/pkg/registry/rest/update.go`).
+fn is_another_pod(status: &kube::core::Status) -> bool {
+    status.is_conflict() && status.message.to_lowercase().contains("uid")
 }

@@ -8,6 +8,7 @@ use arc_swap::ArcSwap;
 use moka::Expiry;
 use moka::sync::Cache;
 
+use super::Stored;
 use super::score::Basis;
 use crate::api::CostPolicy;
 use crate::api::policies::PolicyKey;
@@ -22,8 +23,17 @@ pub struct Cost {
     pub value: i32,
     pub basis: Basis,
     pub stale: bool,
-    /// The policy as it was when the cost was computed.
+    /// The policy as it was when the cost was computed. Whether it may be written is up to the one in force.
     pub policy: Arc<CostPolicy>,
+}
+
+impl Cost {
+    /// The value that should stand on a pod where `stored` does, if it may be written there. What is unknown replaces
+    /// nothing that was known.
+    pub fn replaces(&self, stored: Stored, in_force: &CostPolicy) -> Option<i32> {
+        let nothing_new = matches!((self.basis, stored), (Basis::NoMetrics, Stored::Ours(_)));
+        (!nothing_new && stored.is_ours_to_write(in_force.spec.foreign_values)).then_some(self.value)
+    }
 }
 
 /// The least measured work of each ReplicaSet, by its UID.
@@ -59,8 +69,11 @@ impl CostCache {
         self.costs.insert(uid.into(), cost);
     }
 
-    pub fn remove(&self, uid: &str) {
-        self.costs.invalidate(uid);
+    /// Forgets a pod that a policy does not select any more, unless another policy has given it its cost.
+    pub fn remove(&self, uid: &str, policy: &PolicyKey) {
+        if self.costs.get(uid).is_some_and(|cost| cost.policy.key() == *policy) {
+            self.costs.invalidate(uid);
+        }
     }
 
     pub fn set_least_work(&self, policy: &PolicyKey, least_work: HashMap<String, i32>) {

@@ -1,6 +1,8 @@
 //! What is kept of a pod: the few fields that decide its place in the order, never the whole object.
 
-use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use core::net::IpAddr;
+
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use k8s_openapi::jiff::Timestamp;
 
@@ -13,10 +15,13 @@ pub struct GovernedPod {
     pub namespace: String,
     pub name: String,
     pub uid: String,
+    /// The `resourceVersion` of this state; 0 where there is none. Of two states of a pod the higher is the later.
+    pub version: u64,
     /// UID of the controlling ReplicaSet or ReplicationController.
     pub owner: String,
     pub node: Option<String>,
-    pub ip: Option<String>,
+    /// One for each address family.
+    pub ips: Vec<IpAddr>,
     pub phase: Phase,
     /// Since when the pod has been Ready; absent while it is not.
     pub ready_since: Option<Timestamp>,
@@ -47,14 +52,20 @@ impl GovernedPod {
         let status = pod.status.as_ref();
         let ready = status.and_then(|s| s.conditions.as_ref()).into_iter().flatten().find(|c| c.type_ == "Ready" && c.status == "True");
         let created = metadata.creation_timestamp.as_ref().map(|t| t.0).unwrap_or_default();
-        let restarts = |statuses: Option<&Vec<ContainerStatus>>| statuses.into_iter().flatten().map(|s| s.restart_count).max().unwrap_or(0);
+        let init_containers = pod.spec.as_ref().and_then(|spec| spec.init_containers.as_ref());
+        let is_sidecar =
+            |name: &str| init_containers.into_iter().flatten().any(|c| c.name == name && c.restart_policy.as_deref() == Some("Always"));
+        let most_restarts = |statuses: Option<&Vec<ContainerStatus>>, counts: &dyn Fn(&str) -> bool| {
+            statuses.into_iter().flatten().filter(|s| counts(&s.name)).map(|s| s.restart_count).max().unwrap_or(0)
+        };
         Some(Self {
             namespace: metadata.namespace.clone().unwrap_or_default(),
             name: metadata.name.clone().unwrap_or_default(),
             uid: metadata.uid.clone().unwrap_or_default(),
+            version: metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0),
             owner: owner.uid.clone(),
             node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).filter(|name| !name.is_empty()),
-            ip: status.and_then(|s| s.pod_ip.clone()),
+            ips: status.map(addresses).unwrap_or_default(),
             phase: match status.and_then(|s| s.phase.as_deref()) {
                 Some("Running") => Phase::Running,
                 Some("Succeeded" | "Failed") => Phase::Finished,
@@ -63,8 +74,8 @@ impl GovernedPod {
             },
             ready_since: ready.map(|c| c.last_transition_time.as_ref().map_or(created, |t| t.0)),
             restarts: (
-                restarts(status.and_then(|s| s.container_statuses.as_ref())),
-                restarts(status.and_then(|s| s.init_container_statuses.as_ref())),
+                most_restarts(status.and_then(|s| s.container_statuses.as_ref()), &|_| true),
+                most_restarts(status.and_then(|s| s.init_container_statuses.as_ref()), &is_sidecar),
             ),
             created,
             terminating: metadata.deletion_timestamp.is_some(),
@@ -78,6 +89,14 @@ impl GovernedPod {
     pub fn is_active(&self) -> bool {
         !self.terminating && self.phase != Phase::Finished
     }
+}
+
+fn addresses(status: &PodStatus) -> Vec<IpAddr> {
+    let all = status.pod_ips.iter().flatten().map(|ip| &ip.ip).chain(&status.pod_ip);
+    let mut addresses: Vec<IpAddr> = all.filter_map(|ip| ip.parse().ok()).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses
 }
 
 /// Only the ReplicaSet controller, which also runs ReplicationControllers, reads the cost.
@@ -101,9 +120,10 @@ pub(crate) mod tests {
             namespace: "shop".into(),
             name: name.into(),
             uid: name.into(),
+            version: 0,
             owner: "rs".into(),
             node: Some("node".into()),
-            ip: None,
+            ips: vec![],
             phase: Phase::Running,
             ready_since: Some(Timestamp::UNIX_EPOCH),
             restarts: (0, 0),

@@ -47,7 +47,9 @@ impl Readings {
                 self.by_signal[signal].insert(uid.into(), Sample { value: 0.0, time: now });
             }
         }
-        for (uid, sample) in answer {
+        for (uid, mut sample) in answer {
+            // A clock that is ahead must not make a value look newer than the ones to come.
+            sample.time = sample.time.min(now);
             // A backend behind a load balancer may answer with an older sample than it did before.
             let known = self.by_signal[signal].entry(uid).or_insert(sample);
             if sample.time >= known.time {

@@ -24,14 +24,17 @@ pub struct Score {
 /// What decided the cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Basis {
-    /// Measured, and more than nothing.
+    /// Measured, and more than nothing: at least two steps.
     Work,
     /// Measured, and nothing.
     Idle,
     New,
     NotReady,
     NoMetrics,
+    /// Being deleted, or ended.
     Terminating,
+    /// Not measured since we started: what was written before.
+    Written,
 }
 
 impl Basis {
@@ -43,6 +46,7 @@ impl Basis {
             Self::NotReady => "not_ready",
             Self::NoMetrics => "no_metrics",
             Self::Terminating => "terminating",
+            Self::Written => "written before",
         }
     }
 }
@@ -74,10 +78,11 @@ pub fn new_pod_cost(spec: &DeletionCostPolicySpec, least_work: Option<i32>) -> i
     }
 }
 
-/// The least cost of a pod with measured work, by ReplicaSet.
+/// The least cost of a Ready pod with measured work, by ReplicaSet. One that is not Ready goes before all of these anyway.
 pub fn least_work<'a>(pods: &'a [impl AsRef<GovernedPod>], scores: &[Score]) -> HashMap<&'a str, i32> {
     let mut least = HashMap::new();
-    for (pod, score) in pods.iter().zip(scores).filter(|(_, score)| score.basis == Basis::Work) {
+    let working = |(pod, score): &(&'a _, &Score)| score.basis == Basis::Work && AsRef::<GovernedPod>::as_ref(*pod).ready_since.is_some();
+    for (pod, score) in pods.iter().zip(scores).filter(working) {
         least.entry(pod.as_ref().owner.as_str()).and_modify(|cost: &mut i32| *cost = score.cost.min(*cost)).or_insert(score.cost);
     }
     least
@@ -103,33 +108,35 @@ fn score_alone(spec: &DeletionCostPolicySpec, pod: &GovernedPod, readings: &Read
     }
     let new = now.duration_since(pod.created) < SignedDuration::from_secs(spec.new_pod_seconds.into());
     let edge = &spec.edge_cases;
-    let (basis, cost) = if pod.terminating {
-        (Basis::Terminating, edge.terminating.into())
+    let edge_case = |cost: i32| whole_steps(spec, cost.into());
+    let (basis, cost) = if !pod.is_active() {
+        (Basis::Terminating, edge_case(edge.terminating))
     } else if work > 0.0 {
         // A part that is known to be at work is enough: what is unknown can only add to it.
-        (Basis::Work, work)
+        (Basis::Work, work_cost(spec, work))
     } else if new {
-        (Basis::New, edge.new_pod.into())
+        (Basis::New, edge_case(edge.new_pod))
     } else if pod.ready_since.is_none() {
-        (Basis::NotReady, edge.not_ready.into())
+        (Basis::NotReady, edge_case(edge.not_ready))
     } else if unknown {
-        (Basis::NoMetrics, edge.no_metrics.into())
+        (Basis::NoMetrics, edge_case(edge.no_metrics))
     } else {
-        (Basis::Idle, 0.0)
+        (Basis::Idle, 0)
     };
-    Score { cost: whole_steps(spec, cost), basis, stale }
+    Score { cost, basis, stale }
 }
 
-/// Rounds to the nearest multiple of `resolution`; more than nothing is at least one step, so that work never looks idle.
+/// Rounds to the nearest multiple of `resolution`, within 0 and `maxCost`.
 fn whole_steps(spec: &DeletionCostPolicySpec, points: f64) -> i32 {
-    let step = f64::from(spec.resolution);
-    let highest = (spec.max_cost / spec.resolution).max(1);
-    if points <= 0.0 {
-        return 0;
-    }
-    // Comparing as f64 first keeps a sum that has overflowed to infinity from being cast.
-    let steps = (points / step).round().clamp(1.0, f64::from(highest));
+    let highest = spec.max_cost / spec.resolution;
+    // A sum may have overflowed to infinity, which the bound takes care of before it is cast.
+    let steps = (points / f64::from(spec.resolution)).round().max(0.0).min(f64::from(highest));
     steps as i32 * spec.resolution
+}
+
+/// Work is at least two steps, so that it never looks idle, and what is unknown fits in between.
+fn work_cost(spec: &DeletionCostPolicySpec, points: f64) -> i32 {
+    whole_steps(spec, points).max(2 * spec.resolution)
 }
 
 fn below(spec: &DeletionCostPolicySpec, cost: i32) -> i32 {

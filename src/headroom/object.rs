@@ -142,7 +142,11 @@ impl Object {
             }
             Kind::CronJob => {
                 let raw: Raw<CronJobSpec> = serde_json::from_str(json)?;
-                (Head { metadata: raw.metadata, status: Status::default() }, raw.spec.job_template.spec.template.into_body())
+                let JobTemplate { metadata, spec } = raw.spec.job_template;
+                let mut template = spec.template;
+                // The labels of the Jobs mark their pods too.
+                template.metadata.labels.extend(metadata.labels);
+                (Head { metadata: raw.metadata, status: Status::default() }, template.into_body())
             }
             Kind::Deployment | Kind::ReplicaSet | Kind::StatefulSet | Kind::DaemonSet | Kind::Job => {
                 let raw: Raw<WorkloadSpec> = serde_json::from_str(json)?;
@@ -151,8 +155,9 @@ impl Object {
         };
         let metadata = head.metadata;
         let made_by_a_reviewed_template = metadata.owner_references.iter().any(|owner| {
+            let made_by = (kind, owner.api_version.as_str(), owner.kind.as_str());
             owner.controller == Some(true)
-                && matches!((kind, owner.kind.as_str()), (Kind::ReplicaSet, "Deployment") | (Kind::Job, "CronJob"))
+                && matches!(made_by, (Kind::ReplicaSet, "apps/v1", "Deployment") | (Kind::Job, "batch/v1", "CronJob"))
         });
         let ended = matches!(head.status.phase.as_deref(), Some("Succeeded" | "Failed"));
         Ok(Self {
@@ -225,8 +230,11 @@ struct Metadata {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Owner {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_default")]
+    api_version: String,
+    #[serde(default, deserialize_with = "null_is_default")]
     kind: String,
     controller: Option<bool>,
 }
@@ -259,6 +267,8 @@ struct Template {
 
 #[derive(Default, Deserialize)]
 struct JobTemplate {
+    #[serde(default, deserialize_with = "null_is_default")]
+    metadata: Metadata,
     #[serde(default, deserialize_with = "null_is_default")]
     spec: WorkloadSpec,
 }

@@ -24,14 +24,22 @@ pub struct Broken {
     pub finding: Finding,
 }
 
+impl Broken {
+    /// Whether a later finding says nothing that this one does not.
+    fn covers(&self, later: &Self) -> bool {
+        let known = |evidence| self.finding.evidence.contains(evidence);
+        self.rule == later.rule && self.mode == later.mode && later.finding.evidence.iter().all(known)
+    }
+}
+
 impl Review {
     pub fn with_mode(&self, mode: Mode) -> impl Iterator<Item = &Broken> {
         self.broken.iter().filter(move |broken| broken.mode == mode)
     }
 }
 
-/// Reviews an object; `old` is what an UPDATE replaces. A rule that `old` breaks already at the same place is not held
-/// against an UPDATE: only what a request introduces is its fault, or the object could never be repaired or removed.
+/// Reviews an object; `old` is what an UPDATE replaces. What `old` breaks already, in the same way, is not held against an
+/// UPDATE: only what a request introduces is its fault, or the object could never be repaired or removed.
 pub fn review(object: &Object, old: Option<&Object>, policies: &Policies, classes: &Classes) -> Review {
     let mut review = Review::default();
     if object.leaving || object.made_by_a_reviewed_template {
@@ -39,14 +47,12 @@ pub fn review(object: &Object, old: Option<&Object>, policies: &Policies, classe
     }
     for pool in policies.pools().filter(|pool| object.is_marked_by(pool)) {
         let before: Vec<_> = old.filter(|old| old.is_marked_by(pool)).map(|old| broken(old, pool, classes)).unwrap_or_default();
-        let introduced = broken(object, pool, classes)
-            .into_iter()
-            .filter(|now| !before.iter().any(|then| then.rule == now.rule && then.finding.field == now.finding.field));
+        let introduced = broken(object, pool, classes).into_iter().filter(|now| !before.iter().any(|then| then.covers(now)));
         review.broken.extend(introduced);
-        if old.is_none()
-            && object.is_template()
-            && let Some(class) = object.pod_spec().and_then(|spec| spec.priority_class_name.as_deref())
-            && classes.value(Some(class)).is_none()
+        let class = |object: &Object| object.pod_spec().and_then(|spec| spec.priority_class_name.clone());
+        if object.is_template()
+            && let Some(class) = class(object).filter(|name| old.and_then(class).as_ref() != Some(name))
+            && classes.value(Some(&class)).is_none()
         {
             let field = format!("{}.priorityClassName", object.kind.pod_spec_path());
             review.notes.push(format!("{field}: class `{class}` is not known (yet); its pods are checked when they are created"));
@@ -140,6 +146,42 @@ mod tests {
         assert_eq!(ids(&review(pod(30, mark.clone()), pod(30, json!({})))), ["zeroGracePeriod"], "marking it is introducing it");
     }
 
+    /// Taking away the first of two reasons moves the finding to the second: that is no new one.
+    #[test]
+    fn an_update_that_mends_a_part_passes() {
+        let policies = policies(json!({}));
+        let pod = |selector: Value| {
+            let metadata = json!({"labels": {"pecking-order.dev/headroom": "general"}});
+            object(
+                Kind::Pod,
+                json!({"metadata": metadata, "spec": {"priority": -10, "terminationGracePeriodSeconds": 0, "nodeSelector": selector}}),
+            )
+        };
+        let (both, one) = (json!({"karpenter.sh/capacity-type": "spot", "spot": "true"}), json!({"spot": "true"}));
+        assert_eq!(review(&pod(one), Some(&pod(both)), &policies, &Classes::default()), Review::default());
+    }
+
+    #[test]
+    fn an_update_that_breaks_a_rule_in_another_way_is_refused() {
+        let policies = policies(by_label());
+        let mark = json!({"headroom": "yes"});
+        let found = review(&pod(45, mark.clone()), Some(&pod(30, mark)), &policies, &Classes::default());
+        assert_eq!(ids(&found), ["zeroGracePeriod"]);
+    }
+
+    /// In mode Fix a template's 30 is a warning and its 45 a refusal.
+    #[test]
+    fn an_update_that_makes_it_worse_is_refused() {
+        let policies = policies(json!({"rules": {"zeroGracePeriod": "Fix"}}));
+        let template = |grace: i64| {
+            let metadata = json!({"labels": {"pecking-order.dev/headroom": "general"}});
+            let spec = json!({"priorityClassName": "later", "terminationGracePeriodSeconds": grace});
+            object(Kind::Deployment, json!({"metadata": metadata, "spec": {"template": {"spec": spec}}}))
+        };
+        let found = review(&template(45), Some(&template(30)), &policies, &Classes::default());
+        assert_eq!(found.with_mode(Mode::Enforce).map(|broken| broken.rule).collect::<Vec<_>>(), ["zeroGracePeriod"]);
+    }
+
     /// Webhook case 12.
     #[test]
     fn an_object_that_is_leaving_is_never_refused() {
@@ -157,7 +199,7 @@ mod tests {
         };
         let findings = |set: Object| review(&set, None, &policies(by_label()), &Classes::default()).broken.len();
         assert_eq!(findings(set(json!([]))), 2);
-        assert_eq!(findings(set(json!([{"kind": "Deployment", "name": "d", "uid": "u", "controller": true}]))), 0);
+        assert_eq!(findings(set(json!([{"apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": "u", "controller": true}]))), 0);
     }
 
     /// Webhook case 23 (a).

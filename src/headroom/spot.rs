@@ -90,14 +90,14 @@ pub struct Evidence {
 ///
 /// The node selector and the affinity must both hold; terms are alternatives; within a term all expressions must hold; a term
 /// without expressions matches no node (`component-helpers/scheduling/corev1/nodeaffinity`). So every term that can be met
-/// must require spot. Preferred terms and tolerations never exclude a node.
-pub fn requires_spot(spec: &PodSpec, rows: &[SpotRow]) -> Option<Evidence> {
+/// must require spot. Preferred terms and tolerations never exclude a node. Empty where the pod may run elsewhere.
+pub fn requires_spot(spec: &PodSpec, rows: &[SpotRow]) -> Vec<Evidence> {
     let no_terms = [NodeSelectorTerm::default()];
     let (terms, any_term) = match spec.required_node_terms() {
         Some(terms) => (terms, false),
         None => (no_terms.as_slice(), true),
     };
-    let mut evidence = None;
+    let mut evidence = Vec::new();
     for (index, term) in terms.iter().enumerate() {
         let expressions = term.match_expressions.as_deref().unwrap_or_default();
         let matches_nothing = expressions.is_empty() && term.match_fields.as_ref().is_none_or(Vec::is_empty);
@@ -108,9 +108,12 @@ pub fn requires_spot(spec: &PodSpec, rows: &[SpotRow]) -> Option<Evidence> {
         if !demands.can_be_met() {
             continue;
         }
-        // One term that can be met without spot is enough.
-        let found = rows.iter().find_map(|row| demands.require(row))?;
-        evidence.get_or_insert(found);
+        let before = evidence.len();
+        evidence.extend(rows.iter().filter_map(|row| demands.require(row)));
+        if evidence.len() == before {
+            // One term that can be met without spot is enough.
+            return vec![];
+        }
     }
     evidence
 }
@@ -210,7 +213,7 @@ mod tests {
     use super::*;
 
     fn evidence(spec: Value) -> Option<Evidence> {
-        requires_spot(&serde_json::from_value(spec).unwrap(), &built_in())
+        requires_spot(&serde_json::from_value(spec).unwrap(), &built_in()).into_iter().next()
     }
 
     fn terms(terms: Value) -> Value {

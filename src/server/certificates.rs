@@ -19,15 +19,22 @@ use super::health::Health;
 use super::metrics::Metrics;
 use crate::cluster::certificate_authority::{self as authority, Pair};
 
-/// How often files and the wall clock are looked at. Timers alone are not enough: a machine that was suspended misses them.
+/// How often files, the Secret and the wall clock are looked at. Timers alone are not enough: a machine that was suspended misses them.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 const VERSIONS: &[&SupportedProtocolVersion] = &[&version::TLS13, &version::TLS12];
 
 /// Where the next pair comes from.
 enum Source {
-    Authority { authority: Pair, names: Vec<String>, publish: Option<(Client, String)> },
+    Authority { authority: Pair, names: Vec<String>, secret: Option<Box<Secret>> },
     Directory(PathBuf),
+}
+
+/// Where an authority is kept, and made known.
+struct Secret {
+    client: Client,
+    namespace: String,
+    managed: SelfManaged,
 }
 
 pub struct Keeper {
@@ -57,7 +64,7 @@ impl Keeper {
                 let authority = authority::new_authority()?;
                 std::fs::write(ca_file, &authority.certificate)
                     .with_context(|| format!("certificates.ephemeral.caFile: cannot write {}", ca_file.display()))?;
-                Source::Authority { authority, names: vec!["localhost".into(), "127.0.0.1".into(), "::1".into()], publish: None }
+                Source::Authority { authority, names: vec!["localhost".into(), "127.0.0.1".into(), "::1".into()], secret: None }
             }
             (Certificates::SelfManaged(managed), Some(client)) => self_managed(managed, client, namespace).await?,
             (Certificates::SelfManaged(_), None) => {
@@ -81,18 +88,39 @@ impl Keeper {
     pub async fn run(mut self) {
         loop {
             sleep(LOOK_EVERY).await;
-            self.look(Timestamp::now().as_second());
+            let another = self.adopt().await;
+            // The bundle has a new authority before the first leaf of it is served.
             self.publish().await;
+            self.look(Timestamp::now().as_second(), another);
+        }
+    }
+
+    /// Looks for another authority in the Secret: somebody has replaced it, or deleted it so that a new one is made.
+    async fn adopt(&mut self) -> bool {
+        let Source::Authority { authority, secret: Some(secret), .. } = &mut self.source else { return false };
+        let Secret { client, namespace, managed } = &**secret;
+        match authority::find_or_create(client, namespace, &managed.secret).await {
+            Ok(found) if found.certificate != authority.certificate => {
+                info!("another certificate authority is in the Secret");
+                *authority = found;
+                true
+            }
+            Ok(_) => false,
+            Err(e) => {
+                warn!(error = format!("{e:#}"), "cannot read the certificate authority; the one at hand stays");
+                false
+            }
         }
     }
 
     /// Takes the next pair where there is one. A pair that cannot be used leaves the old one in place.
-    fn look(&mut self, now: i64) {
-        let due = match &self.source {
-            // At two thirds of its life, and also when the clock has jumped out of it.
-            Source::Authority { .. } => now >= self.valid_from + (self.valid_until - self.valid_from) / 3 * 2 || now < self.valid_from,
-            Source::Directory(_) => true,
-        };
+    fn look(&mut self, now: i64, another_authority: bool) {
+        let due = another_authority
+            || match &self.source {
+                // At two thirds of its life, and also when the clock has jumped out of it.
+                Source::Authority { .. } => now >= self.valid_from + (self.valid_until - self.valid_from) / 3 * 2 || now < self.valid_from,
+                Source::Directory(_) => true,
+            };
         if !due {
             return;
         }
@@ -120,8 +148,8 @@ impl Keeper {
     }
 
     async fn publish(&self) {
-        if let Source::Authority { authority, publish: Some((client, configuration)), .. } = &self.source
-            && let Err(e) = authority::publish(client, configuration, authority).await
+        if let Source::Authority { authority, secret: Some(secret), .. } = &self.source
+            && let Err(e) = authority::publish(&secret.client, &secret.managed.webhook_configuration, authority).await
         {
             warn!(error = format!("{e:#}"), "cannot write the caBundle; trying again");
         }
@@ -150,7 +178,8 @@ async fn self_managed(managed: &SelfManaged, client: &Client, namespace: &str) -
     let service = &managed.service;
     let mut names = vec![format!("{service}.{namespace}.svc"), format!("{service}.{namespace}.svc.cluster.local")];
     names.extend(managed.names.iter().cloned());
-    Ok(Source::Authority { authority, names, publish: Some((client.clone(), managed.webhook_configuration.clone())) })
+    let secret = Secret { client: client.clone(), namespace: namespace.into(), managed: managed.clone() };
+    Ok(Source::Authority { authority, names, secret: Some(Box::new(secret)) })
 }
 
 /// Checks a pair by building what would be served, and reads how long its leaf is valid.
@@ -210,15 +239,15 @@ mod tests {
             Pair { certificate: second.certificate.clone(), key: String::new() },
         ] {
             write(directory.path(), &broken);
-            keeper.look(0);
+            keeper.look(0, false);
             assert!(keeper.trouble.is_some());
             assert_eq!(keeper.current.certificate, first.certificate);
         }
         std::fs::remove_file(directory.path().join("tls.key")).unwrap();
-        keeper.look(0);
+        keeper.look(0, false);
         assert!(keeper.trouble.as_ref().unwrap().contains("tls.key"));
         write(directory.path(), &second);
-        keeper.look(0);
+        keeper.look(0, false);
         assert_eq!((keeper.trouble, keeper.current.certificate), (None, second.certificate));
     }
 
@@ -231,12 +260,12 @@ mod tests {
         let mut keeper = Keeper::start(&ephemeral, None, "x", Arc::default(), Arc::default()).await.unwrap();
         let first = keeper.current.certificate.clone();
         let now = Timestamp::now().as_second();
-        keeper.look(now + 4 * 86_400);
+        keeper.look(now + 4 * 86_400, false);
         assert_eq!(keeper.current.certificate, first);
-        keeper.look(now + 5 * 86_400);
+        keeper.look(now + 5 * 86_400, false);
         assert_ne!(keeper.current.certificate, first);
         let second = keeper.current.certificate.clone();
-        keeper.look(now + 30 * 86_400);
+        keeper.look(now + 30 * 86_400, false);
         assert_ne!(keeper.current.certificate, second);
     }
 

@@ -95,10 +95,13 @@ impl Config {
     /// Reads the file; the message of an error has file, line, column and path.
     pub fn read(file: &Path) -> anyhow::Result<Self> {
         let text = documents::read_text(file).map_err(anyhow::Error::msg).with_context(|| file.display().to_string())?;
-        documents::yaml(&text).map_err(|(position, message)| {
+        let config: Self = documents::yaml(&text).map_err(|(position, message)| {
             let (line, column) = position.unwrap_or((1, 1));
             anyhow::anyhow!("{}:{line}:{column}: {message}", file.display())
-        })
+        })?;
+        let drain = config.drain_seconds;
+        anyhow::ensure!(drain <= 300, "{}: drainSeconds: found {drain}, wanted 0 to 300", file.display());
+        Ok(config)
     }
 
     /// The configuration of a process that was given none.

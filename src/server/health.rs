@@ -102,7 +102,7 @@ mod tests {
         let at = |second| Timestamp::from_second(second).unwrap();
         assert_eq!(health.not_ready(&world, at(150)).len(), 3);
         health.is_listening();
-        [List::Policies, List::Pools, List::Classes].into_iter().for_each(|list| world.has_read(list));
+        [List::Policies, List::Pools, List::Classes, List::Pods].into_iter().for_each(|list| world.has_read(list));
         health.serves_certificate(100, 200);
         assert_eq!(health.not_ready(&world, at(150)), Vec::<String>::new());
         for second in [99, 200, 200 + 30 * 86_400] {

@@ -2,6 +2,7 @@
 
 pub mod certificates;
 pub mod config;
+pub mod connections;
 pub mod health;
 pub mod metrics;
 pub mod telemetry;

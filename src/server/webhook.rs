@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::{Body, HttpBody};
 use axum::extract::{RawQuery, State};
 use axum::http::header::{CONNECTION, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, Request as HttpRequest, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use futures::{FutureExt, StreamExt};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 use tracing::{error, warn};
 
@@ -27,6 +27,12 @@ use crate::cluster::scale_down::ScaleDowns;
 /// An UPDATE carries two objects of up to etcd's 1.5 MB, custom resources up to 3 MB each; 8 MiB holds both with their envelope.
 const MAX_BODY_BYTES: usize = 8 << 20;
 
+/// What is reserved for a body before it comes: most reviews are smaller.
+const ORDINARY_BODY_BYTES: usize = 64 << 10;
+
+/// All bodies together, in KiB: a quarter of the memory that the shipped Deployment has.
+const MAX_BODIES_KIB: usize = 64 << 10;
+
 /// A body that is too large is still read up to here, without keeping it, so that the sender gets to read our answer.
 const MAX_DRAINED_BYTES: usize = 64 << 20;
 
@@ -34,7 +40,7 @@ const MAX_DRAINED_BYTES: usize = 64 << 20;
 const BODY_TIME: Duration = Duration::from_secs(10);
 
 /// Reviews under way at once, beyond which callers are told to come again in a second. A review takes well under a
-/// millisecond, so this many mean that something is wrong; each may hold a body of [`MAX_BODY_BYTES`].
+/// millisecond, so this many mean that something is wrong.
 const PARALLEL_REVIEWS: usize = 256;
 
 /// Scale-downs are counted apart: each may be held for seconds, and must not keep pod reviews out.
@@ -86,12 +92,13 @@ pub struct Webhook {
     health: Arc<Health>,
     reviews: Semaphore,
     held: Semaphore,
+    memory: Semaphore,
 }
 
 impl Webhook {
     pub fn new(world: Arc<World>, scale_downs: ScaleDowns, metrics: Arc<Metrics>, health: Arc<Health>) -> Self {
         let (reviews, held) = (Semaphore::new(PARALLEL_REVIEWS), Semaphore::new(PARALLEL_SCALE_DOWNS));
-        Self { world, scale_downs, metrics, health, reviews, held }
+        Self { world, scale_downs, metrics, health, reviews, held, memory: Semaphore::new(MAX_BODIES_KIB) }
     }
 
     pub fn router(self) -> Router {
@@ -108,17 +115,9 @@ impl Webhook {
 
     async fn serve(&self, hook: Hook, query: Option<&str>, body: Body) -> Response {
         let arrived = Instant::now();
-        let permits = if hook == Hook::ScaleDowns { &self.held } else { &self.reviews };
-        let (outcome, mut response) = match permits.try_acquire() {
-            Err(_) => {
-                let response = plain(StatusCode::TOO_MANY_REQUESTS, "too many reviews at once; come again in a second");
-                // The API server comes again on a 429 only if it is told when.
-                ("shed", ([(RETRY_AFTER, HeaderValue::from_static("1"))], response).into_response())
-            }
-            Ok(_permit) => match read_body(body).await {
-                Err((status, why)) => ("refused", plain(status, &why)),
-                Ok(body) => self.review(hook, query, &body, arrived).await,
-            },
+        let (outcome, mut response) = match self.read(hook, body).await {
+            Ok(held) => self.review(hook, query, &held.body, arrived).await,
+            Err(refusal) => refusal.response(),
         };
         if self.health.is_draining() {
             // An idle connection that we close while the API server sends on it is a failed call: it must let go of it first.
@@ -128,8 +127,19 @@ impl Webhook {
         response
     }
 
+    /// Reads a body and takes a place for its review, in this order: who sends slowly must not hold a place.
+    async fn read(&self, hook: Hook, body: Body) -> Result<Held<'_>, Refusal> {
+        let (body, memory) = match timeout(BODY_TIME, read_body(body, &self.memory)).await {
+            Ok(read) => read?,
+            Err(_) => return Err(Refusal::Late),
+        };
+        let places = if hook == Hook::ScaleDowns { &self.held } else { &self.reviews };
+        let place = places.try_acquire().map_err(|_| Refusal::Busy)?;
+        Ok(Held { body, _memory: memory, _place: place })
+    }
+
     /// Answers a body: with the uid and status 200 as soon as the uid can be read.
-    async fn review(&self, hook: Hook, query: Option<&str>, body: &Bytes, arrived: Instant) -> (&'static str, Response) {
+    async fn review(&self, hook: Hook, query: Option<&str>, body: &[u8], arrived: Instant) -> (&'static str, Response) {
         let request = match request::read(body) {
             ReviewBody::Request(request) => request,
             ReviewBody::Refused(why) => return ("refused", plain(StatusCode::BAD_REQUEST, &why)),
@@ -198,32 +208,65 @@ fn deadline(query: Option<&str>, arrived: Instant) -> Instant {
     arrived + named.unwrap_or(DEFAULT_TIMEOUT).min(HIGHEST_TIMEOUT).mul_f64(0.8)
 }
 
-/// Reads a body, or says with which status and why not.
-async fn read_body(body: Body) -> Result<Bytes, (StatusCode, String)> {
-    let read = async {
-        // The API server says how long a body is; a liar only gets us to reserve what we would accept anyway.
-        let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX).min(MAX_BODY_BYTES);
-        let mut stream = body.into_data_stream();
-        let (mut whole, mut length) = (Vec::with_capacity(announced), 0);
-        while let Some(chunk) = stream.next().await {
-            let chunk = chunk.map_err(|_| (StatusCode::BAD_REQUEST, "the body ends before it is complete".to_owned()))?;
-            length += chunk.len();
-            if length > MAX_DRAINED_BYTES {
-                break;
-            }
-            if length > MAX_BODY_BYTES {
-                whole = Vec::new();
-            } else {
-                whole.extend_from_slice(&chunk);
+/// A body that was read, with what it occupies.
+struct Held<'a> {
+    body: Vec<u8>,
+    _memory: Option<SemaphorePermit<'a>>,
+    _place: SemaphorePermit<'a>,
+}
+
+/// Why a request is not reviewed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refusal {
+    Incomplete,
+    TooLarge,
+    Late,
+    Busy,
+}
+
+impl Refusal {
+    /// The outcome in metrics, and the answer.
+    fn response(self) -> (&'static str, Response) {
+        match self {
+            Self::Incomplete => ("refused", plain(StatusCode::BAD_REQUEST, "the body ends before it is complete")),
+            Self::TooLarge => ("refused", plain(StatusCode::PAYLOAD_TOO_LARGE, &format!("the body is larger than {MAX_BODY_BYTES} bytes"))),
+            Self::Late => ("refused", plain(StatusCode::REQUEST_TIMEOUT, &format!("the body did not come within {BODY_TIME:?}"))),
+            Self::Busy => {
+                let answer = plain(StatusCode::TOO_MANY_REQUESTS, "too much to review at once; come again in a second");
+                // The API server comes again on a 429 only if it is told when.
+                ("shed", ([(RETRY_AFTER, HeaderValue::from_static("1"))], answer).into_response())
             }
         }
-        match length {
-            0..=MAX_BODY_BYTES => Ok(Bytes::from(whole)),
-            _ => Err((StatusCode::PAYLOAD_TOO_LARGE, format!("the body is larger than {MAX_BODY_BYTES} bytes"))),
+    }
+}
+
+/// Reads a body. What it occupies is taken from `memory`, in KiB, as it comes: who only announces much gets nothing.
+async fn read_body(body: Body, memory: &Semaphore) -> Result<(Vec<u8>, Option<SemaphorePermit<'_>>), Refusal> {
+    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    let mut stream = body.into_data_stream();
+    let mut whole = Vec::with_capacity(announced.min(ORDINARY_BODY_BYTES));
+    let mut taken: Option<SemaphorePermit<'_>> = None;
+    let mut length = 0;
+    while let Some(chunk) = stream.next().await {
+        let chunk = chunk.map_err(|_| Refusal::Incomplete)?;
+        length += chunk.len();
+        if length > MAX_DRAINED_BYTES {
+            break;
         }
-    };
-    let late = || (StatusCode::REQUEST_TIMEOUT, format!("the body did not come within {BODY_TIME:?}"));
-    timeout(BODY_TIME, read).await.unwrap_or_else(|_| Err(late()))
+        if announced.max(length) > MAX_BODY_BYTES {
+            // Read on, so that the sender gets to read the answer, but keep nothing.
+            whole = Vec::new();
+            taken = None;
+            continue;
+        }
+        let more = memory.try_acquire_many(u32::try_from(chunk.len().div_ceil(1024)).unwrap_or(u32::MAX)).map_err(|_| Refusal::Busy)?;
+        match &mut taken {
+            Some(taken) => taken.merge(more),
+            None => taken = Some(more),
+        }
+        whole.extend_from_slice(&chunk);
+    }
+    if announced.max(length) > MAX_BODY_BYTES { Err(Refusal::TooLarge) } else { Ok((whole, taken)) }
 }
 
 fn json(answer: &Answer) -> Response {
@@ -265,6 +308,18 @@ mod tests {
         assert_eq!(webhook.serve(Hook::ScaleDowns, None, Body::from("{}")).await.status(), StatusCode::BAD_REQUEST);
         drop(busy);
         assert_eq!(webhook.serve(Hook::Pods, None, Body::from("{}")).await.status(), StatusCode::BAD_REQUEST);
+    }
+
+    /// Many bodies at once end at a quarter of the process's memory, not at the sum of what they are.
+    #[tokio::test]
+    async fn bodies_share_a_bounded_memory() {
+        let webhook = webhook();
+        let busy = webhook.memory.try_acquire_many(MAX_BODIES_KIB as u32 - 1).unwrap();
+        let large = webhook.serve(Hook::Pods, None, Body::from(vec![b' '; 4096])).await;
+        assert_eq!(large.status(), StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(webhook.serve(Hook::Pods, None, Body::from("{}")).await.status(), StatusCode::BAD_REQUEST);
+        drop(busy);
+        assert_eq!(webhook.memory.available_permits(), MAX_BODIES_KIB, "everything was given back");
     }
 
     /// Webhook case 31: a bad value is ignored in favour of our own limit.

@@ -58,6 +58,7 @@ pub fn client(timeout: Duration, ca_file: Option<&Path>) -> anyhow::Result<Clien
         let pem = std::fs::read(file).with_context(|| format!("caFile: cannot read {}", file.display()))?;
         let roots =
             reqwest::Certificate::from_pem_bundle(&pem).with_context(|| format!("caFile: no certificates in {}", file.display()))?;
+        anyhow::ensure!(!roots.is_empty(), "caFile: no certificates in {}", file.display());
         builder = builder.tls_certs_only(roots);
     }
     Ok(builder.build()?)

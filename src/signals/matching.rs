@@ -1,5 +1,6 @@
 //! From the rows of an answer to samples of pods.
 
+use core::net::IpAddr;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 
@@ -25,18 +26,14 @@ pub struct Matched {
     pub labels: BTreeSet<String>,
 }
 
-/// Matches rows to the pods that they are about. A row that carries a `namespace` label is only about pods of that
-/// namespace. Where the key is an IP, a row is about the pod that has the address *now*; an address that several running
-/// pods share (host network) is about none of them.
+/// Matches rows to the pods that they are about. A row that says of which namespace its pod is, is only about pods of that
+/// one. Where the key is an IP, a row is about the pod that has the address *now*; an address that several running pods share
+/// (host network) is about none of them.
 pub fn match_rows(rows: &[Row], key: &PodKey, namespace: &str, pods: &[impl AsRef<GovernedPod>]) -> Matched {
     let by_key = index(key, pods);
     let mut matched = Matched::default();
     for row in rows {
-        let (PodKey::Label(label) | PodKey::Ip(label)) = key;
-        let value = row.labels.get(label).map(String::as_str);
-        let value = if matches!(key, PodKey::Ip(_)) { value.map(host) } else { value };
-        let elsewhere = row.labels.get("namespace").is_some_and(|other| other != namespace);
-        let Some(Some(uid)) = value.filter(|_| !elsewhere).and_then(|value| by_key.get(value)) else {
+        let Some(Some(uid)) = key_of(row, key, namespace).and_then(|key| by_key.get(&key)) else {
             matched.others += 1;
             matched.labels.extend(row.labels.keys().take(64).cloned());
             continue;
@@ -64,16 +61,36 @@ pub fn match_rows(rows: &[Row], key: &PodKey, namespace: &str, pods: &[impl AsRe
     matched
 }
 
-/// UID by key value; `None` where the value fits several pods.
-fn index<'a>(key: &PodKey, pods: &'a [impl AsRef<GovernedPod>]) -> HashMap<&'a str, Option<&'a str>> {
-    let mut by_key: HashMap<&str, Option<&str>> = HashMap::with_capacity(pods.len());
+/// What identifies a pod in an answer.
+#[derive(PartialEq, Eq, Hash)]
+enum Key<'a> {
+    Name(&'a str),
+    Address(IpAddr),
+}
+
+fn key_of<'a>(row: &'a Row, key: &PodKey, namespace: &str) -> Option<Key<'a>> {
+    match key {
+        PodKey::Ip(label) => host(row.labels.get(label)?).parse().ok().map(Key::Address),
+        PodKey::Label(label) => {
+            // `exported_` marks labels of the target beside those of its exporter, which live in another namespace.
+            let of_pod = if label.starts_with("exported_") { "exported_namespace" } else { "namespace" };
+            let elsewhere = row.labels.get(of_pod).is_some_and(|other| other != namespace);
+            row.labels.get(label).filter(|_| !elsewhere).map(|name| Key::Name(name))
+        }
+    }
+}
+
+/// UID by key; `None` where it fits several pods.
+fn index<'a>(key: &PodKey, pods: &'a [impl AsRef<GovernedPod>]) -> HashMap<Key<'a>, Option<&'a str>> {
+    let mut by_key: HashMap<Key<'_>, Option<&str>> = HashMap::with_capacity(pods.len());
     for pod in pods.iter().map(AsRef::as_ref) {
-        let value = match key {
-            PodKey::Label(_) => Some(pod.name.as_str()),
-            PodKey::Ip(_) => pod.ip.as_deref().filter(|_| pod.is_active()),
+        let keys: Vec<Key<'_>> = match key {
+            PodKey::Label(_) => vec![Key::Name(&pod.name)],
+            PodKey::Ip(_) if pod.is_active() => pod.ips.iter().copied().map(Key::Address).collect(),
+            PodKey::Ip(_) => vec![],
         };
-        if let Some(value) = value {
-            by_key.entry(value).and_modify(|uid| *uid = None).or_insert(Some(&pod.uid));
+        for key in keys {
+            by_key.entry(key).and_modify(|uid| *uid = None).or_insert(Some(&pod.uid));
         }
     }
     by_key
@@ -115,12 +132,12 @@ mod tests {
     /// DC-03: the value is on the hub, under the worker's address.
     #[test]
     fn dc_03_matches_by_the_address_that_a_pod_has_now() {
-        let at = |name: &str, ip: &str| GovernedPod { ip: Some(ip.into()), ..pod(name) };
+        let at = |name: &str, ip: &str| GovernedPod { ips: vec![ip.parse().unwrap()], ..pod(name) };
         let gone = GovernedPod { terminating: true, ..at("old", "10.0.3.14") };
         let pods = [gone, at("chrome-2", "10.0.3.14"), at("chrome-6", "fd00::1"), at("host-a", "10.9.9.9"), at("host-b", "10.9.9.9")];
         let rows = [
-            row(&[("node_uri", "http://10.0.3.14:5555")], 1.0),
-            row(&[("node_uri", "[fd00::1]:80")], 2.0),
+            row(&[("node_uri", "http://10.0.3.14:5555"), ("namespace", "selenium-hub")], 1.0),
+            row(&[("node_uri", "[FD00::1]:80")], 2.0),
             row(&[("node_uri", "10.9.9.9")], 3.0),
         ];
         let matched = match_rows(&rows, &PodKey::Ip("node_uri".into()), "shop", &pods);
@@ -137,6 +154,13 @@ mod tests {
         assert_eq!(matched.labels.iter().map(String::as_str).collect::<Vec<_>>(), ["exported_pod", "pod"]);
         let matched = match_rows(&rows, &PodKey::Label("exported_pod".into()), "shop", &[pod("worker-a")]);
         assert_eq!(values(&matched), [("worker-a", 5.0)]);
+        // As a scrape really looks: `namespace` is the exporter's.
+        let scraped = |namespace: &str| {
+            row(&[("pod", "exporter-0"), ("namespace", "monitoring"), ("exported_pod", "worker-a"), ("exported_namespace", namespace)], 5.0)
+        };
+        let key = PodKey::Label("exported_pod".into());
+        assert_eq!(values(&match_rows(&[scraped("shop")], &key, "shop", &[pod("worker-a")])), [("worker-a", 5.0)]);
+        assert!(match_rows(&[scraped("other")], &key, "shop", &[pod("worker-a")]).samples.is_empty());
     }
 
     #[test]

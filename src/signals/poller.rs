@@ -1,10 +1,12 @@
 //! One poller per policy: asks its backend, scores its pods, fills the cache. Nothing on the review path waits for it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
 use k8s_openapi::jiff::Timestamp;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 use tracing::{info, warn};
 
@@ -12,26 +14,36 @@ use super::matching::match_rows;
 use super::{Backend, Query};
 use crate::api::CostPolicy;
 use crate::cluster::World;
-use crate::cost::readings::Readings;
+use crate::cost::readings::{Readings, Sample};
 use crate::cost::{Cost, GovernedPod, score};
 use crate::server::metrics::Metrics;
 
+/// Queries under way at once, over all policies: each may hold an answer of the backend's greatest size.
+static QUERIES: Semaphore = Semaphore::const_new(4);
+
 /// Polls for as long as it is not dropped.
-pub async fn run(policy: Arc<CostPolicy>, backend: Arc<dyn Backend>, world: Arc<World>, metrics: Arc<Metrics>) {
+pub async fn run(
+    policy: Arc<CostPolicy>,
+    backend: Arc<dyn Backend>,
+    world: Arc<World>,
+    metrics: Arc<Metrics>,
+    polled: watch::Sender<bool>,
+) {
     let period = Duration::from_secs(policy.spec.poll_seconds.into());
-    let mut poller = Poller { policy, backend, world, metrics, readings: Readings::default(), trouble: None };
+    let mut poller = Poller { policy, backend, world, metrics, readings: Readings::default(), answered: false, trouble: None };
     // A thousand policies that were read together must not poll together.
     let mut ticks = tokio::time::interval_at(Instant::now() + poller.phase(period), period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         poller.poll(Timestamp::now()).await;
+        polled.send_replace(true);
     }
 }
 
 /// Polls once.
 pub async fn poll_once(policy: Arc<CostPolicy>, backend: Arc<dyn Backend>, world: Arc<World>, metrics: Arc<Metrics>) {
-    let mut poller = Poller { policy, backend, world, metrics, readings: Readings::default(), trouble: None };
+    let mut poller = Poller { policy, backend, world, metrics, readings: Readings::default(), answered: false, trouble: None };
     poller.poll(Timestamp::now()).await;
 }
 
@@ -41,6 +53,8 @@ struct Poller {
     world: Arc<World>,
     metrics: Arc<Metrics>,
     readings: Readings,
+    /// Whether the backend has ever answered.
+    answered: bool,
     /// What went wrong in the last poll: said once, not every fifteen seconds.
     trouble: Option<String>,
 }
@@ -59,35 +73,46 @@ impl Poller {
         let spec = &self.policy.spec;
         let pods = self.world.pods.governed_by(&self.policy, &self.world.policies());
         let max_age = Duration::from_secs(spec.samples.max_age_seconds.into());
-        let queries: Vec<Query> = spec.signals.iter().map(|signal| Query { text: signal.query.clone(), max_age }).collect();
-        let answers = join_all(queries.iter().map(|query| self.backend.query(query))).await;
+        let answers = join_all(spec.signals.iter().map(|signal| self.ask(&signal.query, max_age, &pods))).await;
 
         let mut trouble = Vec::new();
         for (index, answer) in answers.into_iter().enumerate() {
-            let signal = &spec.signals[index].name;
-            let rows = match answer {
-                Ok(rows) => rows,
-                Err(e) => {
-                    self.metrics.polls(&spec.backend, e.kind());
-                    trouble.push(format!("signal `{signal}`: {e}"));
-                    continue;
+            match answer {
+                Ok(samples) => {
+                    self.answered = true;
+                    self.readings.take_in(spec, index, samples, pods.iter().map(|pod| pod.uid.as_str()), now);
                 }
-            };
-            let matched = match_rows(&rows, &spec.pod_key, &self.policy.namespace, &pods);
-            if matched.samples.is_empty() && !rows.is_empty() && !pods.is_empty() {
-                // Rows that are all about others mean a wrong podKey, not that every pod is idle: no cost is changed.
-                self.metrics.polls(&spec.backend, "no_series_match");
-                let labels = matched.labels.into_iter().collect::<Vec<_>>().join(", ");
-                trouble.push(format!("signal `{signal}`: none of {} rows names a governed pod; their labels are: {labels}", rows.len()));
-                continue;
+                Err(why) => trouble.push(format!("signal `{}`: {why}", spec.signals[index].name)),
             }
-            self.metrics.polls(&spec.backend, "ok");
-            self.readings.take_in(spec, index, matched.samples, pods.iter().map(|pod| pod.uid.as_str()), now);
         }
         self.readings.prune(spec, now, |uid| self.world.pods.has(&self.policy, uid));
-        self.publish(&pods, now);
+        // Until something is known, what was written on the pods before is the better guess.
+        if self.answered {
+            self.publish(&pods, now);
+        }
         self.report(trouble);
         self.metrics.poll_duration(started.elapsed());
+    }
+
+    /// The samples of one signal, by pod UID. Its rows are let go before the next query gets its turn.
+    async fn ask(&self, query: &str, max_age: Duration, pods: &[Arc<GovernedPod>]) -> Result<HashMap<String, Sample>, String> {
+        let policy = &self.policy;
+        let query = Query { text: query.into(), max_age };
+        let turn = QUERIES.acquire().await;
+        debug_assert!(turn.is_ok(), "nobody closes the semaphore");
+        let rows = self.backend.query(&query).await.map_err(|e| {
+            self.metrics.polls(&policy.spec.backend, e.kind());
+            e.to_string()
+        })?;
+        let matched = match_rows(&rows, &policy.spec.pod_key, &policy.namespace, pods);
+        if matched.samples.is_empty() && !rows.is_empty() && !pods.is_empty() {
+            // Rows that are all about others mean a wrong podKey, not that every pod is idle: no cost is changed.
+            self.metrics.polls(&policy.spec.backend, "no_series_match");
+            let labels = matched.labels.into_iter().collect::<Vec<_>>().join(", ");
+            return Err(format!("none of {} rows names a governed pod; their labels are: {labels}", rows.len()));
+        }
+        self.metrics.polls(&policy.spec.backend, "ok");
+        Ok(matched.samples)
     }
 
     fn publish(&self, pods: &[Arc<GovernedPod>], now: Timestamp) {

@@ -31,9 +31,9 @@ fn default_timeout_seconds() -> u32 {
     10
 }
 
-/// 150,000 rows of some 200 bytes: one per pod of the largest cluster that Kubernetes is tested to.
+/// 40,000 rows of some 200 bytes: more pods than one policy governs. Four answers may be held at once.
 fn default_max_response_bytes() -> usize {
-    32 << 20
+    8 << 20
 }
 
 pub struct Prometheus {
@@ -48,6 +48,9 @@ pub struct Prometheus {
 impl Prometheus {
     pub fn new(config: &Config, directory: &Path) -> anyhow::Result<Self> {
         anyhow::ensure!((1..=300).contains(&config.timeout_seconds), "timeoutSeconds: found {}, wanted 1 to 300", config.timeout_seconds);
+        let bytes = config.max_response_bytes;
+        anyhow::ensure!((1 << 10..=1 << 30).contains(&bytes), "maxResponseBytes: found {bytes}, wanted {} to {}", 1 << 10, 1 << 30);
+        anyhow::ensure!(!config.url.contains(['?', '#']), "url: found `{}`, wanted an address without a query", config.url);
         let url = format!("{}/api/v1/query", config.url.trim_end_matches('/'));
         let url = reqwest::Url::parse(&url).map_err(|e| anyhow::anyhow!("url: found `{}`, which is no address: {e}", config.url))?;
         anyhow::ensure!(matches!(url.scheme(), "http" | "https"), "url: found scheme `{}`, wanted http or https", url.scheme());
@@ -82,38 +85,45 @@ impl Backend for Prometheus {
 /// Reads the answer of `/api/v1/query`: a vector, in which values are texts (`"NaN"` and `"+Inf"` among them).
 fn read(body: &[u8]) -> Result<Vec<Row>, QueryError> {
     #[derive(Deserialize)]
-    #[serde(tag = "status", rename_all = "lowercase")]
-    enum Answer {
-        Success {
-            data: Data,
-        },
-        Error {
-            #[serde(default)]
-            error: String,
-        },
+    struct Answer {
+        status: String,
+        #[serde(default)]
+        error: String,
+        data: Option<Data>,
     }
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
     struct Data {
         result_type: String,
-        result: serde_json::Value,
+    }
+    #[derive(Deserialize)]
+    struct Whole {
+        data: Vector,
+    }
+    #[derive(Deserialize)]
+    struct Vector {
+        result: Vec<Instant>,
     }
     #[derive(Deserialize)]
     struct Instant {
         metric: std::collections::BTreeMap<String, String>,
-        value: (f64, String),
+        /// Absent in a row that is a histogram: it has no one number.
+        value: Option<(f64, String)>,
     }
     let malformed = |e: serde_json::Error| QueryError::Malformed(e.to_string());
-    let data = match serde_json::from_slice(body).map_err(malformed)? {
-        Answer::Success { data } => data,
-        Answer::Error { error } => return Err(QueryError::Malformed(format!("the backend says: {error}"))),
-    };
-    if data.result_type != "vector" {
-        return Err(QueryError::Malformed(format!("found a {}, wanted a vector with one row per pod", data.result_type)));
+    // Twice over the text is cheaper than a tree of it: the kind of result decides how its rows are read.
+    let answer: Answer = serde_json::from_slice(body).map_err(malformed)?;
+    match answer.data {
+        Some(data) if answer.status == "success" && data.result_type == "vector" => {}
+        Some(data) if answer.status == "success" => {
+            return Err(QueryError::Malformed(format!("found a {}, wanted a vector with one row per pod", data.result_type)));
+        }
+        _ => return Err(QueryError::Malformed(format!("the backend says: {}", answer.error))),
     }
-    let rows: Vec<Instant> = serde_json::from_value(data.result).map_err(malformed)?;
+    let rows = serde_json::from_slice::<Whole>(body).map_err(malformed)?.data.result;
     rows.into_iter()
-        .map(|Instant { metric, value: (seconds, value) }| {
+        .filter_map(|row| row.value.map(|value| (row.metric, value)))
+        .map(|(metric, (seconds, value))| {
             let time = Timestamp::from_millisecond((seconds * 1000.0) as i64).map_err(|e| QueryError::Malformed(e.to_string()))?;
             let value = match value.as_str() {
                 "+Inf" | "Inf" => f64::INFINITY,

@@ -3,6 +3,7 @@
 //! There are three phases. Before anything is installed, a control run shows what Kubernetes does by itself. Then the
 //! shipped manifests are applied and two replicas run. At the end things are taken away.
 
+mod certificates;
 mod connections;
 mod costs;
 mod headroom;
@@ -44,13 +45,16 @@ pub struct Cluster {
 /// The themes that need nothing but the installation; the longest tests first.
 const INSTALLED: [&[(&str, Test)]; 5] = [scale_downs::TESTS, connections::TESTS, costs::TESTS, headroom::TESTS, policies::TESTS];
 
+/// The themes that take something away, in this order.
+const TAKEN_AWAY: [&[(&str, Test)]; 2] = [certificates::TESTS, outage::TESTS];
+
 pub type Test = fn(&'static Cluster) -> anyhow::Result<()>;
 
 fn main() -> ExitCode {
     pecking_order::server::install_crypto_provider();
     let mut args = Arguments::from_args();
     if args.list {
-        return run(&args, None, [scale_downs::BEFORE, &INSTALLED.concat(), outage::TESTS].concat()).exit_code();
+        return run(&args, None, [scale_downs::BEFORE, &INSTALLED.concat(), &TAKEN_AWAY.concat()].concat()).exit_code();
     }
     args.test_threads = Some(args.test_threads.unwrap_or(THREADS));
     // Lives as long as the process; its processes are stopped below, whatever comes of the tests.
@@ -67,7 +71,7 @@ fn main() -> ExitCode {
         && {
             // One after the other: each takes something away for good.
             args.test_threads = Some(1);
-            run(&args, Some(cluster), outage::TESTS.to_vec()).num_failed == 0
+            run(&args, Some(cluster), TAKEN_AWAY.concat()).num_failed == 0
         };
     if !passed {
         let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cluster-logs");

@@ -31,7 +31,7 @@ fn a_bad_policy_is_refused(cluster: &'static Cluster) -> anyhow::Result<()> {
         (json!({"wieght": 1}), "unknown field \"spec.wieght\""),
         (json!({"signals": []}), "spec.signals"),
         // By us, since a schema cannot say it.
-        (json!({"selector": {}}), "spec.selector: found an empty selector"),
+        (json!({"selector": {}}), "spec.selector: found a selector that names no label"),
         (json!({"edgeCases": {"newPod": 2000}}), "spec.edgeCases.newPod: found 2000, wanted 0 to 1000"),
         (json!({"samples": {"maxAgeSeconds": 100, "keepLastSeconds": 50}}), "spec.samples.keepLastSeconds: found 50, wanted 100 to 604800"),
         (json!({"jitter": {"min": 0, "max": 10}}), "spec.jitter.max: found 10, wanted 0 to 0"),

@@ -50,6 +50,41 @@ fn a_busy_pod_outranks_a_new_one() {
     assert_eq!(found, [495, 490, 0]);
 }
 
+/// DC-42 in its smallest form: what is unknown is neither idle nor above work.
+#[test]
+fn what_is_unknown_fits_between_idle_and_the_least_work() {
+    let found = costs(&spec(json!({})), &[pod("idle"), pod("unknown"), pod("busy")], &[&[("idle", 0.0, 1), ("busy", 0.2, 1)]]);
+    assert_eq!(found, [0, 10, 20]);
+}
+
+/// DC-42 as it was told: a new pod is protected above a little work, where the policy says so.
+#[test]
+fn dc_42_a_new_pod_can_be_kept_above_a_little_work() {
+    let c = GovernedPod { created: at(NOW - 20), ..pod("c") };
+    let found = costs(&spec(json!({"newPodYieldsToWork": false})), &[pod("a"), pod("b"), c], &[&[("a", 300.0, 1), ("b", 20.0, 1)]]);
+    assert_eq!(found, [300, 20, 500]);
+}
+
+#[test]
+fn a_pod_that_is_not_ready_or_has_ended_sets_no_mark_for_others() {
+    let unready = GovernedPod { ready_since: None, ..pod("unready") };
+    let ended = GovernedPod { phase: crate::cost::pod::Phase::Finished, ..pod("ended") };
+    let found = costs(&spec(json!({})), &[unready, ended, pod("unknown")], &[&[("unready", 30.0, 1), ("ended", 30.0, 1)]]);
+    assert_eq!(found, [30, 0, 500]);
+}
+
+/// A backend whose clock is ahead, or a file with a slip in its year, must not pin a value.
+#[test]
+fn a_sample_from_the_future_gives_way_to_the_next_one() {
+    let spec = spec(json!({}));
+    let mut readings = Readings::default();
+    for (value, age) in [(300.0, -1_000_000), (50.0, 0)] {
+        let answer = HashMap::from([("p".to_owned(), Sample { value, time: at(NOW - age) })]);
+        readings.take_in(&spec, 0, answer, std::iter::once("p"), at(NOW));
+    }
+    assert_eq!(score(&spec, &[pod("p")], &readings, at(NOW))[0].cost, 50);
+}
+
 #[test]
 fn each_signal_counts_up_to_its_cap_and_all_up_to_the_maximum() {
     let spec = spec(json!({"signals": [
@@ -63,7 +98,7 @@ fn each_signal_counts_up_to_its_cap_and_all_up_to_the_maximum() {
 #[test]
 fn work_never_rounds_to_idle() {
     let found = costs(&spec(json!({})), &[pod("idle"), pod("one")], &[&[("idle", 0.0, 0), ("one", 0.001, 0)]]);
-    assert_eq!(found, [0, 10]);
+    assert_eq!(found, [0, 20]);
 }
 
 /// DC-42: pods without samples.
@@ -86,7 +121,7 @@ fn dc_45_an_old_sample_is_only_the_last_known_one() {
     readings.take_in(&spec, 0, HashMap::from(answer), std::iter::empty(), at(NOW));
     let scores = score(&spec, &[pod("old"), pod("lost")], &readings, at(NOW));
     assert_eq!((scores[0].basis, scores[0].stale), (Basis::Work, true));
-    assert_eq!((scores[1].basis, scores[1].stale, scores[1].cost), (Basis::NoMetrics, false, 0));
+    assert_eq!((scores[1].basis, scores[1].stale, scores[1].cost), (Basis::NoMetrics, false, 10));
 }
 
 /// DC-10: readiness outranks cost in Kubernetes, but the work is real.
@@ -134,14 +169,14 @@ fn a_pod_that_is_being_created_yields_to_the_least_work() {
     assert_eq!(new_pod_cost(&spec, None), 500);
     assert_eq!(new_pod_cost(&spec, Some(900)), 500);
     assert_eq!(new_pod_cost(&spec, Some(40)), 30);
-    assert_eq!(new_pod_cost(&spec, Some(10)), 0);
+    assert_eq!(new_pod_cost(&spec, Some(20)), 10, "above idle, below the least work there can be");
 }
 
 proptest! {
     #[test]
     fn costs_are_in_range_in_whole_steps_and_rise_with_work(
         values in prop::collection::vec(prop::option::of(0.0..2000.0f64), 1..8),
-        resolution in 1..200i32, max_cost in 200..2000i32, weight in 0.01..100.0f64, cap in 0.01..3000.0f64,
+        resolution in 1..200i32, max_cost in 400..2000i32, weight in 0.01..100.0f64, cap in 0.01..3000.0f64,
     ) {
         let spec = spec(json!({"resolution": resolution, "maxCost": max_cost, "edgeCases": {"newPod": 150, "noMetrics": 150},
             "signals": [{"name": "work", "query": "work", "weight": weight, "cap": cap}]}));

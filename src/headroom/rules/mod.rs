@@ -43,6 +43,8 @@ pub struct Finding {
     pub found: String,
     pub wanted: String,
     pub why: String,
+    /// What breaks the rule, without where it stands: an UPDATE is held to account for what is new here.
+    pub evidence: Vec<String>,
 }
 
 impl fmt::Display for Finding {

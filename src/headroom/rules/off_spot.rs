@@ -6,7 +6,8 @@ use crate::headroom::spot;
 pub const RULE: Rule = Rule { id: "offSpot", mode: |pool, _| pool.spec.rules.off_spot, check };
 
 fn check(context: &Context<'_>) -> Option<Finding> {
-    let evidence = spot::requires_spot(context.pod_spec()?, &context.pool.spot_rows)?;
+    let all = spot::requires_spot(context.pod_spec()?, &context.pool.spot_rows);
+    let evidence = all.first()?;
     let row = &evidence.row;
     let hint = if evidence.misspelt {
         format!("; the value is written {}, so this one matches no node at all", quoted(&row.spot))
@@ -22,6 +23,7 @@ fn check(context: &Context<'_>) -> Option<Finding> {
         found: format!("`{}`", evidence.found),
         wanted,
         why: format!("that is a spot node ({}), which a reclaim takes away together with the pods that need the room{hint}", row.provider),
+        evidence: all.iter().map(|evidence| format!("{} {}", evidence.row.key, evidence.found)).collect(),
     })
 }
 

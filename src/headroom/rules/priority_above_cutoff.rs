@@ -20,6 +20,7 @@ fn check(context: &Context<'_>) -> Option<Finding> {
             "below Cluster Autoscaler's expendable cutoff of {cutoff} a pending pod never adds a node, so the room is not refilled \
              (without Cluster Autoscaler set expendablePriorityCutoff to None)"
         ),
+        evidence: vec![priority.to_string()],
     })
 }
 

@@ -15,6 +15,7 @@ fn check(context: &Context<'_>) -> Option<Finding> {
         found: context.priority_in_words(priority),
         wanted: format!("less than {floor}"),
         why: format!("a pod of priority {floor}, the lowest of a real workload, cannot preempt it, so its room is never given away"),
+        evidence: vec![priority.to_string()],
     })
 }
 

@@ -26,9 +26,11 @@ fn mode(pool: &Pool, object: &Object) -> Mode {
     }
 }
 
-/// Whether the pod's grace period is to be set to 0 at CREATE.
+/// Whether the pod's grace period is to be set to 0 at CREATE. Only one that is there can be replaced; the API server has
+/// always filled it in.
 pub fn is_fixed_at_create(pool: &Pool, pod: &Object) -> bool {
-    pool.spec.rules.zero_grace_period == FixableMode::Fix && grace_period(pod) == Some(DEFAULT)
+    let written = pod.pod_spec().and_then(|spec| spec.termination_grace_period_seconds);
+    pool.spec.rules.zero_grace_period == FixableMode::Fix && written == Some(DEFAULT)
 }
 
 fn grace_period(object: &Object) -> Option<i64> {
@@ -45,7 +47,13 @@ fn check(context: &Context<'_>) -> Option<Finding> {
         ..0 => "a negative number behaves as 1".into(),
         _ => format!("a displaced pod would wait up to {seconds} s"),
     };
-    Some(Finding { field: context.below_spec("terminationGracePeriodSeconds"), found: seconds.to_string(), wanted: "0".into(), why })
+    Some(Finding {
+        field: context.below_spec("terminationGracePeriodSeconds"),
+        found: seconds.to_string(),
+        wanted: "0".into(),
+        why,
+        evidence: vec![seconds.to_string()],
+    })
 }
 
 #[cfg(test)]

@@ -1,0 +1,85 @@
+//! A bound on the number of open connections.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum_server::accept::Accept;
+use futures::future::BoxFuture;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// The API server keeps up to 25 idle connections for each host; ten of them, and as many again under way, are a few hundred.
+/// Each costs some 25 KB.
+const MOST: usize = 1024;
+
+/// Accepts connections as `inner` does, up to [`MOST`] at a time; further ones are closed at once.
+#[derive(Clone)]
+pub struct Bounded<A> {
+    inner: A,
+    places: Arc<Semaphore>,
+}
+
+impl<A> Bounded<A> {
+    pub fn new(inner: A) -> Self {
+        Self { inner, places: Arc::new(Semaphore::new(MOST)) }
+    }
+}
+
+impl<A, I, S> Accept<I, S> for Bounded<A>
+where
+    A: Accept<I, S>,
+    A::Future: Send + 'static,
+    A::Stream: Send + 'static,
+    A::Service: Send + 'static,
+{
+    type Stream = Placed<A::Stream>;
+    type Service = A::Service;
+    type Future = BoxFuture<'static, io::Result<(Self::Stream, Self::Service)>>;
+
+    fn accept(&self, stream: I, service: S) -> Self::Future {
+        let place = self.places.clone().try_acquire_owned();
+        // Dropped without being polled where there is no place: the connection goes with it.
+        let accepted = self.inner.accept(stream, service);
+        Box::pin(async move {
+            let place = place.map_err(|_| io::Error::other("too many connections"))?;
+            let (stream, service) = accepted.await?;
+            Ok((Placed { stream, _place: place }, service))
+        })
+    }
+}
+
+/// A connection, and its place.
+pub struct Placed<T> {
+    stream: T,
+    _place: OwnedSemaphorePermit,
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Placed<T> {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Placed<T> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(mut self: Pin<&mut Self>, context: &mut Context<'_>, slices: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
