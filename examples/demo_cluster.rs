@@ -25,7 +25,7 @@ fn main() -> anyhow::Result<()> {
     let admin = plane.admin()?;
 
     println!("\nWithout the webhook: deployment/web, {PODS} pods of which {BUSY} are busy, is scaled to {STAY}.\n");
-    println!("{}", scale_down(&admin, &exporter, "without")?);
+    println!("{}\n", scale_down(&admin, &exporter, "without")?);
 
     let directory = std::env::current_exe()?.parent().and_then(Path::parent).context("target/PROFILE/examples/demo_cluster")?.to_owned();
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/install.yaml");
@@ -35,7 +35,7 @@ fn main() -> anyhow::Result<()> {
     println!("With the webhook, and this policy: one point for each unit of work that Prometheus measures.\n");
     admin.run(&["create", "namespace", "with"])?;
     admin.apply(&policy("with").to_string())?;
-    println!("{}", scale_down(&admin, &exporter, "with")?);
+    println!("{}\n", scale_down(&admin, &exporter, "with")?);
 
     println!("And what is refused, as kubectl shows it:\n");
     let pool = json!({"apiVersion": "pecking-order.dev/v1alpha1", "kind": "HeadroomPool", "metadata": {"name": "general"}, "spec": {}});
@@ -69,7 +69,7 @@ fn scale_down(admin: &Kubectl, exporter: &Exporter, namespace: &str) -> anyhow::
         table.add_row([pod.as_str(), work, if left.contains(pod) { "stays" } else { "removed" }]);
     }
     let killed = busy.iter().filter(|pod| !left.contains(pod)).count();
-    println!("{killed} of {BUSY} busy pods were removed.\n");
+    println!("{killed} of {BUSY} busy pods were removed:\n");
     Ok(table)
 }
 
