@@ -5,8 +5,14 @@ use serde_json::Value;
 use super::answer::{Cause, Denial, DenialStatus, Notes};
 use super::{Operation, Request, Unreadable, Validation};
 use crate::api::documents::Document;
+use crate::api::{DeletionCostPolicySpec, Problem};
 
-pub fn review(request: &Request<'_>) -> Result<Validation, Unreadable> {
+/// `query_problems` is what the backend of a policy of this namespace says of its queries.
+pub fn review(
+    request: &Request<'_>,
+    query_problems: &impl Fn(&DeletionCostPolicySpec, &str) -> Vec<Problem>,
+) -> Result<Validation, Unreadable> {
+    let said = |object| said(&request.kind.kind, object, &|policy| query_problems(policy, &request.namespace));
     let looked_at = request.sub_resource.is_empty() && matches!(request.operation, Operation::Create | Operation::Update);
     let Some(object) = request.object.filter(|_| looked_at) else { return Ok(Validation::default()) };
     let object: Value = serde_json::from_str(object.get()).map_err(|source| Unreadable { field: "request.object", source })?;
@@ -15,8 +21,8 @@ pub fn review(request: &Request<'_>) -> Result<Validation, Unreadable> {
     }
     // What was wrong before is not this request's fault: the object must stay repairable and removable.
     let old = request.old_object.and_then(|old| serde_json::from_str(old.get()).ok());
-    let before = old.map(|old| said(&request.kind.kind, old)).unwrap_or_default();
-    let introduced: Vec<Said> = said(&request.kind.kind, object).into_iter().filter(|problem| !before.contains(problem)).collect();
+    let before = old.map(said).unwrap_or_default();
+    let introduced: Vec<Said> = said(object).into_iter().filter(|problem| !before.contains(problem)).collect();
     if introduced.is_empty() {
         return Ok(Validation::default());
     }
@@ -33,9 +39,15 @@ pub fn review(request: &Request<'_>) -> Result<Validation, Unreadable> {
 /// What is wrong with a field: its path, and a text.
 type Said = (String, String);
 
-fn said(kind: &str, object: Value) -> Vec<Said> {
+fn said(kind: &str, object: Value, query_problems: &impl Fn(&DeletionCostPolicySpec) -> Vec<Problem>) -> Vec<Said> {
     match Document::from_value(kind, object) {
-        Ok(document) => document.problems().into_iter().map(|p| (p.path, format!("found {}, wanted {}", p.found, p.wanted))).collect(),
+        Ok(document) => {
+            let mut problems = document.problems();
+            if let Document::DeletionCostPolicy(policy) = &document {
+                problems.extend(query_problems(&policy.spec));
+            }
+            problems.into_iter().map(|p| (p.path, format!("found {}, wanted {}", p.found, p.wanted))).collect()
+        }
         Err(message) => {
             let (path, what) = message.split_once(": ").unwrap_or(("", &message));
             vec![(path.into(), what.into())]

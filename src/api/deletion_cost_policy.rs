@@ -10,6 +10,9 @@ use super::{LabelSelector, Problem, Problems};
 /// The most signals of one policy: each is one query per poll.
 const MAX_SIGNALS: usize = 32;
 
+/// The longest query, in bytes.
+const MAX_QUERY_BYTES: usize = 4096;
+
 /// Beyond this a weight or a cap is a slip of the keyboard: a cost ends at a millionth of it.
 const MOST_POINTS: f64 = 1e12;
 
@@ -111,7 +114,8 @@ impl Default for PodKey {
 pub struct Signal {
     /// Names the signal in messages, metrics and explanations.
     pub name: String,
-    /// The query, in the backend's own language.
+    /// The query, in the backend's own language. Prometheus gets it with a matcher on the policy's namespace in each selector.
+    #[schemars(length(min = 1, max = 4096))]
     pub query: String,
     /// Points per unit of the signal.
     pub weight: f64,
@@ -247,6 +251,7 @@ impl DeletionCostPolicySpec {
             if signal.query.trim().is_empty() {
                 p.push(path("query"), "an empty query", "a query of the backend");
             }
+            p.range(path("query.length"), signal.query.len(), 0, MAX_QUERY_BYTES);
             for (field, value) in [("weight", signal.weight), ("cap", signal.cap)] {
                 // A signal that counts for nothing, or against a pod, is a mistake; and a NaN is not greater than zero.
                 let counts = value > 0.0 && value <= MOST_POINTS;

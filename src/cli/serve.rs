@@ -87,7 +87,7 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
         [List::Policies, List::Pools].into_iter().for_each(|list| world.has_read(list));
     }
     check_backends(&world, &backends)?;
-    tokio::spawn(governance::run(world.clone(), backends, client.clone(), metrics.clone()));
+    tokio::spawn(governance::run(world.clone(), backends.clone(), client.clone(), metrics.clone()));
 
     let certificates = match (&config.certificates, &args.standalone) {
         // Without a cluster there is no Secret to keep an authority in.
@@ -97,7 +97,7 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
     let certificates = certificates::resolve(&certificates, directory);
     let keeper = Keeper::start(&certificates, client.as_ref(), &args.namespace, health.clone(), metrics.clone()).await?;
     let scale_downs = ScaleDowns::new(world.clone(), writer, metrics.clone());
-    let webhook = Webhook::new(world.clone(), scale_downs, metrics.clone(), health.clone()).router();
+    let webhook = Webhook::new(world.clone(), backends, scale_downs, metrics.clone(), health.clone()).router();
 
     let acceptor = Bounded::new(RustlsAcceptor::new(keeper.config()).acceptor(NoDelayAcceptor::new()));
     tokio::spawn(keeper.run());
@@ -133,7 +133,7 @@ async fn connect() -> anyhow::Result<(Client, Client)> {
 
 fn check_backends(world: &World, backends: &governance::Backends) -> anyhow::Result<()> {
     for policy in world.policies().policies() {
-        if let Err((_, message)) = policies::known_backend(backends, &policy.spec.backend) {
+        if let Err((_, message)) = policies::check_backend(backends, &policy.spec, &policy.namespace) {
             bail!("policy {}/{}: {message}", policy.namespace, policy.name);
         }
     }

@@ -19,10 +19,12 @@ use super::World;
 use super::governance::Backends;
 use super::status::{Ready, Reporter};
 use super::world::List;
+use crate::api::deletion_cost_policy::Signal;
 use crate::api::documents::{Document, nearest};
 use crate::api::policies::PolicyKey;
-use crate::api::{CostPolicy, DeletionCostPolicy, HeadroomPool, Pool, one_line};
+use crate::api::{CostPolicy, DeletionCostPolicy, DeletionCostPolicySpec, HeadroomPool, Pool, Problem, one_line};
 use crate::headroom::Classes;
+use crate::signals::Backend;
 
 /// Follows the DeletionCostPolicies for as long as it is polled.
 pub async fn watch_policies(client: Client, world: Arc<World>, backends: Arc<Backends>, reporter: Reporter) {
@@ -82,8 +84,8 @@ fn put_in_force(world: &World, backends: &Backends, kind: &str, object: &Dynamic
     }
     match document {
         Document::DeletionCostPolicy(policy) => {
-            known_backend(backends, &policy.spec.backend)?;
             let policy = CostPolicy::compile(&policy);
+            check_backend(backends, &policy.spec, &policy.namespace)?;
             let in_force = world.policies();
             // A change of the status or of a label comes here too, and must not restart the policy's poller.
             if !in_force.policies().any(|running| running.key() == policy.key() && running.spec == policy.spec) {
@@ -99,14 +101,31 @@ fn put_in_force(world: &World, backends: &Backends, kind: &str, object: &Dynamic
     Ok(())
 }
 
-/// Refuses a backend that the server configuration does not have, before it silently measures nothing.
-pub fn known_backend(backends: &Backends, name: &str) -> Result<(), (&'static str, String)> {
-    if backends.contains_key(name) {
-        return Ok(());
-    }
-    let names = backends.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-    let hint = nearest(name, backends.keys().map(String::as_str)).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
-    Err(("UnknownBackend", format!("spec.backend: found `{name}`, wanted a backend of the server configuration ({names}){hint}")))
+/// Refuses a backend that the server configuration does not have, before it silently measures nothing, and a query that the
+/// backend must not be sent.
+pub fn check_backend(backends: &Backends, policy: &DeletionCostPolicySpec, namespace: &str) -> Result<(), (&'static str, String)> {
+    let name = &policy.backend;
+    let Some(backend) = backends.get(name) else {
+        let names = backends.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        let hint = nearest(name, backends.keys().map(String::as_str)).map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
+        let message = format!("spec.backend: found `{name}`, wanted a backend of the server configuration ({names}){hint}");
+        return Err(("UnknownBackend", message));
+    };
+    let problems = query_problems(&**backend, policy, namespace);
+    if problems.is_empty() { Ok(()) } else { Err(("InvalidQuery", one_line(&problems))) }
+}
+
+/// What is wrong with the queries of a policy, in the eyes of its backend.
+pub fn query_problems(backend: &dyn Backend, policy: &DeletionCostPolicySpec, namespace: &str) -> Vec<Problem> {
+    let problem = |(index, signal): (usize, &Signal)| {
+        let why = backend.prepare(&signal.query, namespace).err()?;
+        Some(Problem::new(
+            format!("spec.signals[{index}].query"),
+            format!("`{}`", signal.query),
+            format!("a query that can be kept to its namespace: {why}"),
+        ))
+    };
+    policy.signals.iter().enumerate().filter_map(problem).collect()
 }
 
 fn forget(world: &World, list: List, key: &PolicyKey) {

@@ -21,7 +21,10 @@ use super::metrics::Metrics;
 use crate::admission::answer::Notes;
 use crate::admission::request::{self, Body as ReviewBody};
 use crate::admission::{Answer, Mutation, Request, Unreadable, Validation, headroom, placeholders, pods, policies, scale_downs};
+use crate::api::{DeletionCostPolicySpec, Problem};
 use crate::cluster::World;
+use crate::cluster::governance::Backends;
+use crate::cluster::policies::query_problems;
 use crate::cluster::scale_down::ScaleDowns;
 
 /// An UPDATE carries two objects of up to etcd's 1.5 MB, custom resources up to 3 MB each; 8 MiB holds both with their envelope.
@@ -87,6 +90,7 @@ impl Hook {
 
 pub struct Webhook {
     world: Arc<World>,
+    backends: Arc<Backends>,
     scale_downs: ScaleDowns,
     metrics: Arc<Metrics>,
     health: Arc<Health>,
@@ -96,9 +100,9 @@ pub struct Webhook {
 }
 
 impl Webhook {
-    pub fn new(world: Arc<World>, scale_downs: ScaleDowns, metrics: Arc<Metrics>, health: Arc<Health>) -> Self {
+    pub fn new(world: Arc<World>, backends: Arc<Backends>, scale_downs: ScaleDowns, metrics: Arc<Metrics>, health: Arc<Health>) -> Self {
         let (reviews, held) = (Semaphore::new(PARALLEL_REVIEWS), Semaphore::new(PARALLEL_SCALE_DOWNS));
-        Self { world, scale_downs, metrics, health, reviews, held, memory: Semaphore::new(MAX_BODIES_KIB) }
+        Self { world, backends, scale_downs, metrics, health, reviews, held, memory: Semaphore::new(MAX_BODIES_KIB) }
     }
 
     pub fn router(self) -> Router {
@@ -152,13 +156,21 @@ impl Webhook {
         (outcome, json(&answer))
     }
 
+    /// Asks the backend that a policy names what it thinks of its queries. One that is not known here may be known to a replica
+    /// with a newer configuration: the policy's status will tell.
+    fn query_problems(&self) -> impl Fn(&DeletionCostPolicySpec, &str) -> Vec<Problem> {
+        |policy, namespace| {
+            self.backends.get(&policy.backend).map(|backend| query_problems(&**backend, policy, namespace)).unwrap_or_default()
+        }
+    }
+
     async fn decide(&self, hook: Hook, query: Option<&str>, request: &Request<'_>, arrived: Instant) -> Result<Answer, Unreadable> {
         let uid = &request.uid;
         Ok(match hook {
             Hook::Pods => pods::review(request, &self.world.snapshot())?.answer(uid),
             Hook::Placeholders => placeholders::review(request, &self.world.snapshot())?.answer(uid),
             Hook::Headroom => headroom::review(request, &self.world.snapshot())?.answer(uid),
-            Hook::Policies => policies::review(request)?.answer(uid),
+            Hook::Policies => policies::review(request, &self.query_problems())?.answer(uid),
             Hook::ScaleDowns => match scale_downs::read(request)? {
                 None => Validation::default().answer(uid),
                 Some(scale_down) => self.scale_downs.admit(&scale_down, deadline(query, arrived)).await.answer(uid),
@@ -285,7 +297,7 @@ mod tests {
         let world = Arc::new(World::default());
         let writer = Arc::new(crate::cluster::standalone::MemoryWriter { world: world.clone() });
         let metrics = Arc::new(Metrics::default());
-        Webhook::new(world.clone(), ScaleDowns::new(world, writer, metrics.clone()), metrics, Arc::default())
+        Webhook::new(world.clone(), Arc::default(), ScaleDowns::new(world, writer, metrics.clone()), metrics, Arc::default())
     }
 
     /// Webhook case 2 (c).

@@ -7,6 +7,7 @@ mod http;
 pub mod matching;
 pub mod poller;
 mod prometheus;
+mod promql;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,7 +20,11 @@ use serde::Deserialize;
 
 /// A place that answers queries.
 pub trait Backend: Send + Sync {
-    /// The rows of one query, at this moment. Bounded in time and in size by the backend's own configuration.
+    /// The query as it is sent on behalf of a policy of this namespace; or why it must not be sent. The answer must tell nothing
+    /// of other namespaces.
+    fn prepare(&self, query: &str, namespace: &str) -> Result<String, String>;
+
+    /// The rows of one query that was prepared, at this moment. Bounded in time and in size by the backend's own configuration.
     fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<Row>, QueryError>>;
 }
 

@@ -97,7 +97,8 @@ impl Poller {
     /// The samples of one signal, by pod UID. Its rows are let go before the next query gets its turn.
     async fn ask(&self, query: &str, max_age: Duration, pods: &[Arc<GovernedPod>]) -> Result<HashMap<String, Sample>, String> {
         let policy = &self.policy;
-        let query = Query { text: query.into(), max_age };
+        let text = self.backend.prepare(query, &policy.namespace)?;
+        let query = Query { text, max_age };
         let turn = QUERIES.acquire().await;
         debug_assert!(turn.is_ok(), "nobody closes the semaphore");
         let rows = self.backend.query(&query).await.map_err(|e| {

@@ -8,7 +8,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 
 use super::http::{self, Auth};
-use super::{Backend, Query, QueryError, Row};
+use super::{Backend, Query, QueryError, Row, promql};
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -22,9 +22,27 @@ pub struct Config {
     /// PEM file with the only authorities to trust; the system's where absent.
     #[serde(default)]
     ca_file: Option<PathBuf>,
+    /// How a query is kept to the namespace of its policy.
+    #[serde(default)]
+    confinement: Confinement,
     /// The largest answer that is read, in bytes.
     #[serde(default = "default_max_response_bytes")]
     max_response_bytes: usize,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum Confinement {
+    /// Every selector of the query gets a matcher on this label.
+    ToLabel(String),
+    /// A query is sent as it is: whoever may write a policy may read whatever the backend has.
+    None,
+}
+
+impl Default for Confinement {
+    fn default() -> Self {
+        Self::ToLabel("namespace".into())
+    }
 }
 
 fn default_timeout_seconds() -> u32 {
@@ -41,6 +59,7 @@ pub struct Prometheus {
     url: reqwest::Url,
     timeout: Duration,
     auth: Auth,
+    confinement: Confinement,
     max_response_bytes: usize,
     directory: PathBuf,
 }
@@ -62,6 +81,7 @@ impl Prometheus {
             url,
             timeout,
             auth: config.auth.clone(),
+            confinement: config.confinement.clone(),
             max_response_bytes: config.max_response_bytes,
             directory: directory.into(),
         })
@@ -69,6 +89,13 @@ impl Prometheus {
 }
 
 impl Backend for Prometheus {
+    fn prepare(&self, query: &str, namespace: &str) -> Result<String, String> {
+        match &self.confinement {
+            Confinement::ToLabel(label) => promql::confine(query, label, namespace),
+            Confinement::None => Ok(query.into()),
+        }
+    }
+
     fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<Row>, QueryError>> {
         Box::pin(async move {
             // An instant query stamps its rows with the time of the query, however old the samples beneath are, and looks

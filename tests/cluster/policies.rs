@@ -34,6 +34,10 @@ fn a_bad_policy_is_refused(cluster: &'static Cluster) -> anyhow::Result<()> {
         (json!({"selector": {}}), "spec.selector: found a selector that names no label"),
         (json!({"edgeCases": {"newPod": 2000}}), "spec.edgeCases.newPod: found 2000, wanted 0 to 1000"),
         (json!({"samples": {"maxAgeSeconds": 100, "keepLastSeconds": 50}}), "spec.samples.keepLastSeconds: found 50, wanted 100 to 604800"),
+        (
+            json!({"signals": [{"name": "a", "query": "sum by (pod (work)", "weight": 1, "cap": 1}]}),
+            "spec.signals[0].query: found `sum by (pod (work)`, wanted a query that can be kept to its namespace",
+        ),
         (json!({"jitter": {"min": 0, "max": 10}}), "spec.jitter.max: found 10, wanted 0 to 0"),
     ] {
         let output = cluster.admin.try_apply(&policy("bad-policies", change.clone()).to_string())?;

@@ -1,0 +1,154 @@
+//! Confines a PromQL query to one namespace: every selector in it gets a matcher on the namespace label, so that a policy can
+//! measure its own namespace's pods and learn nothing of others'.
+
+use promql_parser::label::{MatchOp, Matcher, Matchers};
+use promql_parser::parser::{
+    self, AggregateExpr, BinaryExpr, Call, Expr, MatrixSelector, ParenExpr, SubqueryExpr, UnaryExpr, VectorSelector,
+};
+
+/// A query is read recursively, and so is what it was read into. Each of these opens or continues at most one level, so this
+/// many keep the recursion well within a thread's stack.
+const MOST_OPERATORS: usize = 256;
+
+/// The query with `label="namespace"` in each of its selectors; or why that cannot be done.
+pub fn confine(query: &str, label: &str, namespace: &str) -> Result<String, String> {
+    let operators = query.matches(|c: char| "([{+-*/%^<>=!".contains(c)).count()
+        + query.split_whitespace().filter(|word| matches!(word.to_lowercase().as_str(), "and" | "or" | "unless" | "atan2")).count();
+    if operators > MOST_OPERATORS {
+        return Err(format!("found {operators} operators and brackets, wanted at most {MOST_OPERATORS}"));
+    }
+    let mut expression = parser::parse(query).map_err(|e| format!("cannot be read as PromQL: {}", e.trim()))?;
+    let matcher = Matcher::new(MatchOp::Equal, label, namespace);
+    visit(&mut expression, &mut |matchers| {
+        if !matchers.or_matchers.is_empty() {
+            return Err("`or` between the matchers of a selector cannot be confined".into());
+        }
+        matchers.matchers.retain(|other| *other != matcher);
+        matchers.matchers.push(matcher.clone());
+        Ok(())
+    })?;
+    let confined = expression.to_string();
+    // What was printed is read again, or a quotation mark in the wrong place could undo all of this.
+    let mut read_back = parser::parse(&confined).map_err(|e| format!("cannot be confined: {}", e.trim()))?;
+    visit(&mut read_back, &mut |matchers| {
+        let is_confined = matchers.matchers.contains(&matcher) && matchers.or_matchers.is_empty();
+        if is_confined { Ok(()) } else { Err("cannot be confined: it does not survive being printed".into()) }
+    })?;
+    if read_back.to_string() == confined { Ok(confined) } else { Err("cannot be confined: it reads differently once printed".into()) }
+}
+
+fn visit(expression: &mut Expr, change: &mut impl FnMut(&mut Matchers) -> Result<(), String>) -> Result<(), String> {
+    match expression {
+        Expr::VectorSelector(VectorSelector { matchers, .. }) => change(matchers),
+        Expr::MatrixSelector(MatrixSelector { vs, .. }) => change(&mut vs.matchers),
+        Expr::Unary(UnaryExpr { expr, .. }) | Expr::Paren(ParenExpr { expr }) | Expr::Subquery(SubqueryExpr { expr, .. }) => {
+            visit(expr, change)
+        }
+        Expr::Aggregate(AggregateExpr { expr, param, .. }) => {
+            visit(expr, change)?;
+            param.iter_mut().try_for_each(|param| visit(param, change))
+        }
+        Expr::Binary(BinaryExpr { lhs, rhs, .. }) => {
+            visit(lhs, change)?;
+            visit(rhs, change)
+        }
+        Expr::Call(Call { func, args }) => {
+            // `info` looks for series that no selector names.
+            if func.name == "info" {
+                return Err("the function `info` cannot be confined".into());
+            }
+            args.args.iter_mut().try_for_each(|arg| visit(arg, change))
+        }
+        Expr::NumberLiteral(_) | Expr::StringLiteral(_) => Ok(()),
+        Expr::Extension(_) => Err("an extension of PromQL cannot be confined".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn confined(query: &str) -> String {
+        confine(query, "namespace", "shop").unwrap_or_else(|e| panic!("{query}: {e}"))
+    }
+
+    #[test]
+    fn every_selector_gets_the_matcher() {
+        for (query, wanted) in [
+            ("work", r#"work{namespace="shop"}"#),
+            (r#"sum by (pod) (work{app="a"})"#, r#"sum by (pod) (work{app="a",namespace="shop"})"#),
+            ("rate(work[5m])", r#"rate(work{namespace="shop"}[5m])"#),
+            ("a / on (pod) b", r#"a{namespace="shop"} / on (pod) b{namespace="shop"}"#),
+            ("max_over_time(rate(a[1m])[10m:1m])", r#"max_over_time(rate(a{namespace="shop"}[1m])[10m:1m])"#),
+            ("topk(scalar(b), a)", r#"topk(scalar(b{namespace="shop"}), a{namespace="shop"})"#),
+            ("-(a) offset 5m", r#"-(a{namespace="shop"})"#),
+            (r#"{__name__="a"}"#, r#"{__name__="a",namespace="shop"}"#),
+            (r#"absent(a) or vector(0)"#, r#"absent(a{namespace="shop"}) or vector(0)"#),
+        ] {
+            let found = confine(query, "namespace", "shop");
+            if query.contains(") offset") {
+                // An offset belongs to a selector; whether it is refused or not, nothing may slip through.
+                assert!(found.is_err() || found.unwrap().contains(r#"namespace="shop""#));
+            } else {
+                assert_eq!(found.as_deref(), Ok(wanted), "{query}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_matcher_on_the_label_that_is_there_cannot_widen_it() {
+        assert_eq!(confined(r#"work{namespace="shop"}"#), r#"work{namespace="shop"}"#);
+        // Both must hold, so this answers nothing.
+        assert_eq!(confined(r#"work{namespace="other"}"#), r#"work{namespace="other",namespace="shop"}"#);
+        assert_eq!(confined(r#"work{namespace=~".*"}"#), r#"work{namespace="shop",namespace=~".*"}"#);
+    }
+
+    #[test]
+    fn what_cannot_be_confined_is_refused_with_the_reason() {
+        for (query, why) in [
+            ("sum(", "cannot be read as PromQL"),
+            ("nonsense(work)", "cannot be read as PromQL"),
+            (r#"work{a="b" or c="d"}"#, "`or`"),
+            ("", "cannot be read as PromQL"),
+            (&"(".repeat(100_000), "wanted at most 256"),
+            (&"a+".repeat(100_000), "wanted at most 256"),
+            (&"a and ".repeat(1000), "wanted at most 256"),
+        ] {
+            let found = confine(query, "namespace", "shop").unwrap_err();
+            assert!(found.contains(why), "{found}");
+        }
+    }
+
+    #[test]
+    fn the_deepest_query_that_is_let_through_fits_a_small_stack() {
+        let thread = std::thread::Builder::new().stack_size(2 << 20);
+        let deep = || {
+            for query in
+                ["(".repeat(120) + "a" + &")".repeat(120), "-".repeat(250) + "a", vec!["a"; 250].join("+"), vec!["a"; 250].join("^")]
+            {
+                assert!(confine(&query, "namespace", "shop").is_ok(), "{query}");
+            }
+        };
+        thread.spawn(deep).unwrap().join().unwrap();
+    }
+
+    proptest! {
+        /// Whatever stands between the quotes of a label's value, it stays there.
+        #[test]
+        fn a_value_cannot_break_out(value in "[a\"'`\\\\{}()=~,\n or]{0,30}") {
+            for query in [format!("work{{a=\"{value}\"}}"), format!("work{{a='{value}'}}"), format!("label_replace(work, \"{value}\", \"$1\", \"b\", \"(.*)\")")] {
+                let Ok(found) = confine(&query, "namespace", "shop") else { continue };
+                let mut read_back = parser::parse(&found).unwrap();
+                let mut selectors = 0;
+                visit(&mut read_back, &mut |matchers| {
+                    selectors += 1;
+                    let confined = matchers.matchers.iter().any(|m| *m == Matcher::new(MatchOp::Equal, "namespace", "shop"));
+                    if confined && matchers.or_matchers.is_empty() { Ok(()) } else { Err(format!("{query} became {found}")) }
+                }).map_err(TestCaseError::fail)?;
+                prop_assert!(selectors > 0);
+            }
+        }
+    }
+}
