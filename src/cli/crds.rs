@@ -21,7 +21,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
                 let file = directory.join(name);
                 std::fs::write(&file, yaml).with_context(|| format!("cannot write {}", file.display()))?;
             }
-            None => println!("---\n{}", yaml.trim_end()),
+            None => super::print(&format!("---\n{}", yaml.trim_end()))?,
         }
     }
     Ok(ExitCode::SUCCESS)

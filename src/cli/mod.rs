@@ -1,5 +1,6 @@
 //! The command line: one file per subcommand, all of one shape: an `Args` and a `run`.
 
+use std::io::{ErrorKind, Write, stdout};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -33,5 +34,13 @@ impl Cli {
             Command::Order(args) => order::run(args),
             Command::Crds(args) => crds::run(args),
         }
+    }
+}
+
+/// Prints a line. A reader that has seen enough, such as `head`, is no error.
+fn print(text: &str) -> anyhow::Result<()> {
+    match writeln!(stdout(), "{text}") {
+        Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => Ok(written?),
     }
 }

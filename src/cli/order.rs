@@ -1,20 +1,28 @@
 //! `pecking-order order`: the order in which a workload's pods would be removed, and the rule that decides between
-//! neighbours. Reads the files of a standalone directory.
+//! neighbours. Reads a cluster, or the files of a standalone directory.
 
 use std::cmp::Ordering;
-use std::path::PathBuf;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use clap::ValueEnum;
 use comfy_table::Table;
 use comfy_table::presets::ASCII_MARKDOWN;
+use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::jiff::Timestamp;
+use kube::{Api, Client, ResourceExt};
+use serde::Serialize;
 
 use crate::admission::scale_downs::{Workload, plan};
-use crate::cluster::World;
-use crate::cluster::standalone;
-use crate::cost::{GovernedPod, Stored, victims};
+use crate::api::policies::PolicyKey;
+use crate::cluster::pods::Family;
+use crate::cluster::{World, listing, standalone};
+use crate::cost::readings::{Reading, Readings};
+use crate::cost::victims::{self, Rule};
+use crate::cost::{GovernedPod, Stored, score};
 use crate::server::config::{Config, Log};
 use crate::server::metrics::Metrics;
 use crate::server::telemetry;
@@ -22,87 +30,245 @@ use crate::signals::poller;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The workload, such as `deployment/web`
-    #[arg(value_name = "deployment/NAME")]
+    /// The workload
+    #[arg(value_name = "deployment/NAME|replicaset/NAME")]
     workload: String,
-    /// The workload's namespace
-    #[arg(short, long, default_value = "default")]
-    namespace: String,
+    /// The workload's namespace; that of the kubeconfig by default
+    #[arg(short, long, value_name = "NS")]
+    namespace: Option<String>,
     /// Mark the pods that would go if this many were to stay
     #[arg(long, value_name = "N")]
     replicas: Option<usize>,
-    /// The directory with `server.yaml`, `policies/` and `cluster.yaml`
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    output: Output,
+    /// A server configuration: measure with its backends, and show the writes that a scale-down would make. Without it the
+    /// order is the one of the costs that stand on the pods now
+    #[arg(long, value_name = "FILE", conflicts_with = "standalone")]
+    config: Option<PathBuf>,
+    /// Read `server.yaml`, `policies/` and `cluster.yaml` of this directory instead of a cluster
     #[arg(long, value_name = "DIR")]
-    standalone: PathBuf,
+    standalone: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Output {
+    Table,
+    /// With each signal's value and points
+    Wide,
+    Json,
+}
+
+/// A pod and its place.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Row {
+    pod: String,
+    node: Option<String>,
+    goes: bool,
+    /// The current cost; absent where it was not measured.
+    cost: Option<i32>,
+    from: Option<&'static str>,
+    signals: Vec<Part>,
+    /// What stands on the pod, or will once it is written.
+    stored: i32,
+    /// Who wrote what stands there now.
+    stored_by: &'static str,
+    to_be_written: bool,
+    /// Why it goes before the next pod.
+    rule: Option<&'static str>,
+    /// Kubernetes decides between this pod and the next by their UIDs, which says nothing about them.
+    arbitrary: bool,
+}
+
+/// What one signal contributes.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Part {
+    signal: String,
+    value: Option<f64>,
+    points: Option<f64>,
+    age_seconds: Option<i64>,
+    stale: bool,
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let name = match args.workload.split_once('/') {
-        Some(("deployment" | "deployments" | "deploy", name)) if !name.is_empty() => name.to_owned(),
-        _ => bail!("workload: found `{}`, wanted deployment/NAME", args.workload),
-    };
     telemetry::start(&Log { level: Some("warn".into()), ..Log::default() })?;
-    let world = Arc::new(World::default());
-    standalone::read_world(&args.standalone, &world)?;
-    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(measure(&args, &world))?;
-    let family = world.pods.family(&args.namespace, &Workload::Deployment { name: name.clone() });
-    let [(_, pods)] = family.replica_sets.as_slice() else {
-        bail!(
-            "deployment/{name} in namespace {}: found {} ReplicaSets with governed pods, wanted 1",
-            args.namespace,
-            family.replica_sets.len()
-        );
-    };
-    let stay = args.replicas.unwrap_or(pods.len());
-    println!("{}", table(&world, pods, &family.all, stay, Timestamp::now()));
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(show(args))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// One poll of every policy.
-async fn measure(args: &Args, world: &Arc<World>) -> anyhow::Result<()> {
-    let config = Config::read(&args.standalone.join("server.yaml"))?;
-    let backends = config.build_backends(&args.standalone)?;
-    for policy in world.policies().policies() {
+async fn show(args: Args) -> anyhow::Result<()> {
+    let (kind, name) = match args.workload.split_once('/') {
+        Some(("deployment" | "deployments" | "deploy", name)) if !name.is_empty() => ("deployment", name),
+        Some(("replicaset" | "replicasets" | "rs", name)) if !name.is_empty() => ("replicaset", name),
+        _ => bail!("workload: found `{}`, wanted deployment/NAME or replicaset/NAME", args.workload),
+    };
+    let world = Arc::new(World::default());
+    let (namespace, workload) = match &args.standalone {
+        Some(directory) => {
+            standalone::read_world(directory, &world)?;
+            if kind != "deployment" {
+                bail!("workload: found `{}`, wanted deployment/NAME: files do not name ReplicaSets by name", args.workload);
+            }
+            (args.namespace.clone().unwrap_or_else(|| "default".into()), Workload::Deployment { name: name.into() })
+        }
+        None => read_cluster(&args, kind, name, &world).await?,
+    };
+    let configuration = args.standalone.as_ref().map(|directory| directory.join("server.yaml")).or(args.config.clone());
+    let readings = match configuration {
+        Some(file) => measure(&file, &namespace, &world).await?,
+        None => HashMap::new(),
+    };
+    let family = world.pods.family(&namespace, &workload);
+    if family.replica_sets.is_empty() {
+        bail!("{kind}/{name} in namespace {namespace}: found no pods of it that a ReplicaSet controls");
+    }
+    let now = Timestamp::now();
+    let mut sets: Vec<Vec<Row>> = family
+        .replica_sets
+        .iter()
+        .map(|(_, pods)| rows(&world, pods, &family, args.replicas.unwrap_or(pods.len()), &readings, now))
+        .collect();
+    // In a rollout there are several; the largest is what a person asks about.
+    sets.sort_by_key(|rows| std::cmp::Reverse(rows.len()));
+    show_rows(&sets, args.output)
+}
+
+async fn read_cluster(args: &Args, kind: &str, name: &str, world: &World) -> anyhow::Result<(String, Workload)> {
+    let config = kube::Config::infer().await.context("no cluster: found no kubeconfig; wanted one, or --standalone DIR")?;
+    let namespace = args.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+    let client = Client::try_from(config)?;
+    listing::read_namespace(&client, &namespace, world).await?;
+    let workload = match kind {
+        "deployment" => Workload::Deployment { name: name.into() },
+        _ => {
+            let sets: Api<ReplicaSet> = Api::namespaced(client, &namespace);
+            let set = sets.get_metadata(name).await.with_context(|| format!("replicaset/{name} in namespace {namespace}"))?;
+            Workload::ReplicaSet { uid: set.uid().unwrap_or_default(), name: name.into() }
+        }
+    };
+    Ok((namespace, workload))
+}
+
+/// One poll of every policy of the namespace.
+async fn measure(file: &Path, namespace: &str, world: &Arc<World>) -> anyhow::Result<HashMap<PolicyKey, Readings>> {
+    let config = Config::read(file)?;
+    let backends = config.build_backends(file.parent().unwrap_or(Path::new(".")))?;
+    let mut readings = HashMap::new();
+    for policy in world.policies().in_namespace(namespace) {
         let backend =
             backends.get(&policy.spec.backend).with_context(|| format!("policy {}: no backend `{}`", policy.name, policy.spec.backend))?;
-        poller::poll_once(policy.clone(), backend.clone(), world.clone(), Arc::new(Metrics::default())).await;
+        let found = poller::poll_once(policy.clone(), backend.clone(), world.clone(), Arc::new(Metrics::default())).await;
+        readings.insert(policy.key(), found);
+    }
+    Ok(readings)
+}
+
+/// The order after the writes that a scale-down to `stay` pods would make.
+fn rows(
+    world: &World,
+    pods: &[Arc<GovernedPod>],
+    family: &Family,
+    stay: usize,
+    readings: &HashMap<PolicyKey, Readings>,
+    now: Timestamp,
+) -> Vec<Row> {
+    let plan = plan(pods, &family.all, stay, &world.snapshot(), now);
+    let written = |pod: &GovernedPod| plan.writes.iter().find(|write| write.uid == pod.uid).map(|write| Stored::Ours(write.cost));
+    let after: Vec<GovernedPod> = pods
+        .iter()
+        .filter(|pod| pod.is_active())
+        .map(|pod| GovernedPod { stored: written(pod).unwrap_or(pod.stored), ..GovernedPod::clone(pod) })
+        .collect();
+    let siblings = victims::siblings_on_node(family.all.iter().map(AsRef::as_ref).filter(|pod: &&GovernedPod| pod.is_active()));
+    let mut order: Vec<&GovernedPod> = after.iter().collect();
+    victims::sort(&mut order, &siblings, now);
+    let go = order.len().saturating_sub(stay);
+    let row = |(index, pod): (usize, &&GovernedPod)| {
+        let before = pods.iter().find(|before| before.uid == pod.uid).map_or(pod.stored, |before| before.stored);
+        let cost = world.costs.get(&pod.uid);
+        let rule =
+            order.get(index + 1).map(|next| victims::compare(pod, next, &siblings, now)).filter(|(order, _)| *order != Ordering::Greater);
+        let signals = cost.as_ref().and_then(|cost| Some(parts(readings.get(&cost.policy.key())?, &cost.policy.spec, &pod.uid, now)));
+        Row {
+            pod: pod.name.clone(),
+            node: pod.node.clone(),
+            goes: index < go,
+            cost: cost.as_ref().map(|cost| cost.value),
+            from: cost.as_ref().map(|cost| cost.basis.as_str()),
+            signals: signals.unwrap_or_default(),
+            stored: pod.stored.effective(),
+            stored_by: match before {
+                Stored::Unset => "nobody",
+                Stored::Ours(_) => "us",
+                Stored::Foreign(_) => "somebody else",
+                Stored::Malformed => "somebody else, and no cost",
+            },
+            to_be_written: written(pod).is_some(),
+            rule: rule.map(|(_, rule)| rule.as_str()),
+            arbitrary: rule.is_some_and(|(_, rule)| matches!(rule, Rule::Uid | Rule::Equal)),
+        }
+    };
+    order.iter().enumerate().map(row).collect()
+}
+
+fn parts(readings: &Readings, spec: &crate::api::DeletionCostPolicySpec, uid: &str, now: Timestamp) -> Vec<Part> {
+    let part = |(signal, reading): (&crate::api::deletion_cost_policy::Signal, Reading)| {
+        let (sample, stale) = match reading {
+            Reading::Current(sample) => (Some(sample), false),
+            Reading::LastKnown(sample) => (Some(sample), true),
+            Reading::Nothing => (None, false),
+        };
+        Part {
+            signal: signal.name.clone(),
+            value: sample.map(|sample| sample.value),
+            points: sample.map(|sample| score::points(signal, sample.value)),
+            age_seconds: sample.map(|sample| now.duration_since(sample.time).as_secs()),
+            stale,
+        }
+    };
+    spec.signals.iter().zip(readings.of_pod(spec, uid, now)).map(part).collect()
+}
+
+fn show_rows(sets: &[Vec<Row>], output: Output) -> anyhow::Result<()> {
+    if output == Output::Json {
+        return super::print(&serde_json::to_string_pretty(sets)?);
+    }
+    for rows in sets {
+        let mut table = Table::new();
+        table.load_style(ASCII_MARKDOWN);
+        let mut header = vec!["", "pod", "cost", "from", "stored", "goes before the next because"];
+        if output == Output::Wide {
+            header.extend(["node", "stored by", "signals"]);
+        }
+        table.set_header(header);
+        for row in rows {
+            let written = if row.to_be_written { " (to be written)" } else { "" };
+            let mut cells = vec![
+                if row.goes { "goes" } else { "stays" }.to_owned(),
+                row.pod.clone(),
+                row.cost.map_or("-".into(), |cost| cost.to_string()),
+                row.from.unwrap_or("-").into(),
+                format!("{}{written}", row.stored),
+                row.rule.unwrap_or_default().into(),
+            ];
+            if output == Output::Wide {
+                cells.extend([row.node.clone().unwrap_or("-".into()), row.stored_by.into(), signals_in_words(&row.signals)]);
+            }
+            table.add_row(cells);
+        }
+        super::print(&table.to_string())?;
     }
     Ok(())
 }
 
-/// The order after the writes that a scale-down to `stay` pods would make.
-fn table(world: &World, pods: &[Arc<GovernedPod>], family: &[Arc<GovernedPod>], stay: usize, now: Timestamp) -> Table {
-    let plan = plan(pods, family, stay, &world.snapshot(), now);
-    let after: Vec<GovernedPod> = pods
-        .iter()
-        .filter(|pod| pod.is_active())
-        .map(|pod| {
-            let written = plan.writes.iter().find(|write| write.uid == pod.uid).map(|write| Stored::Ours(write.cost));
-            GovernedPod { stored: written.unwrap_or(pod.stored), ..GovernedPod::clone(pod) }
-        })
-        .collect();
-    let siblings = victims::siblings_on_node(family.iter().map(AsRef::as_ref).filter(|pod: &&GovernedPod| pod.is_active()));
-    let mut order: Vec<&GovernedPod> = after.iter().collect();
-    victims::sort(&mut order, &siblings, now);
-
-    let mut table = Table::new();
-    table.load_style(ASCII_MARKDOWN).set_header(["", "pod", "cost", "from", "stored", "goes before the next because"]);
-    let go = order.len().saturating_sub(stay);
-    for (index, pod) in order.iter().enumerate() {
-        let cost = world.costs.get(&pod.uid);
-        let why = order.get(index + 1).map_or("", |next| match victims::compare(pod, next, &siblings, now) {
-            (Ordering::Greater, _) => "",
-            (_, rule) => rule.as_str(),
-        });
-        let written = plan.writes.iter().any(|write| write.uid == pod.uid);
-        table.add_row([
-            if index < go { "goes" } else { "stays" }.to_owned(),
-            pod.name.clone(),
-            cost.as_ref().map_or("-".into(), |cost| cost.value.to_string()),
-            cost.as_ref().map_or("-".into(), |cost| cost.basis.as_str().into()),
-            format!("{}{}", pod.stored.effective(), if written { " (to be written)" } else { "" }),
-            why.into(),
-        ]);
-    }
-    table
+fn signals_in_words(parts: &[Part]) -> String {
+    let words = |part: &Part| match (part.value, part.points, part.age_seconds) {
+        (Some(value), Some(points), Some(age)) => {
+            format!("{} {value} = {points} ({age} s{})", part.signal, if part.stale { ", stale" } else { "" })
+        }
+        _ => format!("{} unknown", part.signal),
+    };
+    parts.iter().map(words).collect::<Vec<_>>().join(", ")
 }

@@ -228,7 +228,7 @@ async fn watch_replica_sets(client: Client, namespace: String, world: Arc<World>
     }
 }
 
-fn read_replica_set(namespace: &str, set: PartialObjectMeta<ApiReplicaSet>) -> ReplicaSet {
+pub(super) fn read_replica_set(namespace: &str, set: PartialObjectMeta<ApiReplicaSet>) -> ReplicaSet {
     let owner =
         set.metadata.owner_references.into_iter().flatten().find(|owner| owner.controller == Some(true) && owner.kind == "Deployment");
     ReplicaSet { namespace: namespace.into(), uid: set.metadata.uid.unwrap_or_default(), deployment: owner.map(|owner| owner.name) }

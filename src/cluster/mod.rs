@@ -2,6 +2,7 @@
 
 pub mod certificate_authority;
 pub mod governance;
+pub mod listing;
 pub mod pods;
 pub mod policies;
 pub mod scale_down;

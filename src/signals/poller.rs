@@ -41,10 +41,11 @@ pub async fn run(
     }
 }
 
-/// Polls once.
-pub async fn poll_once(policy: Arc<CostPolicy>, backend: Arc<dyn Backend>, world: Arc<World>, metrics: Arc<Metrics>) {
+/// Polls once, and gives back what was read.
+pub async fn poll_once(policy: Arc<CostPolicy>, backend: Arc<dyn Backend>, world: Arc<World>, metrics: Arc<Metrics>) -> Readings {
     let mut poller = Poller { policy, backend, world, metrics, readings: Readings::default(), answered: false, trouble: None };
     poller.poll(Timestamp::now()).await;
+    poller.readings
 }
 
 struct Poller {

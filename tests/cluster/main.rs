@@ -7,11 +7,12 @@ mod certificates;
 mod connections;
 mod costs;
 mod headroom;
+mod order;
 mod outage;
 mod policies;
 mod scale_downs;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -43,7 +44,8 @@ pub struct Cluster {
 }
 
 /// The themes that need nothing but the installation; the longest tests first.
-const INSTALLED: [&[(&str, Test)]; 5] = [scale_downs::TESTS, connections::TESTS, costs::TESTS, headroom::TESTS, policies::TESTS];
+const INSTALLED: [&[(&str, Test)]; 6] =
+    [scale_downs::TESTS, connections::TESTS, costs::TESTS, headroom::TESTS, order::TESTS, policies::TESTS];
 
 /// The themes that take something away, in this order.
 const TAKEN_AWAY: [&[(&str, Test)]; 2] = [certificates::TESTS, outage::TESTS];
@@ -113,13 +115,12 @@ impl Cluster {
     }
 
     fn install(&self) -> anyhow::Result<()> {
-        let backends = format!("{{default: {{prometheus: {{url: '{}', timeoutSeconds: 5}}}}}}", lock(&self.prometheus).url);
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let installation = Installation::start(
             &self.plane,
             Path::new(env!("CARGO_BIN_EXE_pecking-order")),
             &root.join("manifests/install.yaml"),
-            &backends,
+            &self.backends(),
         )?;
         *lock(&self.installation) = Some(installation);
         Ok(())
@@ -143,9 +144,14 @@ impl Cluster {
         self.installation().as_ref().context("nothing is installed")?.metric(series)
     }
 
-    /// An ordinary user: authenticated, with no rights of its own.
-    pub fn ordinary(&self) -> anyhow::Result<Kubectl> {
-        self.plane.kubectl("ordinary")
+    /// The backends of the server configuration, as YAML.
+    pub fn backends(&self) -> String {
+        format!("{{default: {{prometheus: {{url: '{}', timeoutSeconds: 5}}}}}}", lock(&self.prometheus).url)
+    }
+
+    /// `ordinary` is authenticated, and has no rights of its own.
+    pub fn kubeconfig(&self, user: &str) -> PathBuf {
+        self.plane.kubeconfig(user)
     }
 
     pub fn make_namespace(&self, name: &str) -> anyhow::Result<()> {
