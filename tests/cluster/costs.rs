@@ -36,9 +36,7 @@ fn a_new_pod_has_its_cost_from_the_start(cluster: &'static Cluster) -> anyhow::R
 
 fn an_update_carries_the_measured_cost(cluster: &'static Cluster) -> anyhow::Result<()> {
     let namespace = "updates";
-    cluster.make_namespace(namespace)?;
-    cluster.admin.apply(&policy(namespace, json!({})).to_string())?;
-    cluster.admin.apply(&workload("Deployment", namespace, 2).to_string())?;
+    cluster.deploy(namespace, json!({}), 2)?;
     block_on(async {
         let pods = names(&cluster.pods(namespace, 2).await?);
         cluster.exporter.set(namespace, [(pods[0].clone(), 42.0), (pods[1].clone(), 7.0)]);
@@ -56,9 +54,7 @@ fn an_update_carries_the_measured_cost(cluster: &'static Cluster) -> anyhow::Res
 /// DC-29: a value of somebody else stays, and the pod ranks by it.
 fn a_foreign_cost_is_left_alone(cluster: &'static Cluster) -> anyhow::Result<()> {
     let namespace = "foreign";
-    cluster.make_namespace(namespace)?;
-    cluster.admin.apply(&policy(namespace, json!({})).to_string())?;
-    cluster.admin.apply(&workload("Deployment", namespace, 3).to_string())?;
+    cluster.deploy(namespace, json!({}), 3)?;
     block_on(async {
         let pods = names(&cluster.pods(namespace, 3).await?);
         cluster.exporter.set(namespace, pods.iter().map(|pod| (pod.clone(), 50.0)));
@@ -80,9 +76,7 @@ fn a_foreign_cost_is_left_alone(cluster: &'static Cluster) -> anyhow::Result<()>
 /// DC-15, DC-28: same samples, no writes, over twenty polls in which every pod is updated by somebody.
 fn a_steady_state_writes_nothing(cluster: &'static Cluster) -> anyhow::Result<()> {
     let namespace = "steady";
-    cluster.make_namespace(namespace)?;
-    cluster.admin.apply(&policy(namespace, json!({"newPodSeconds": 0})).to_string())?;
-    cluster.admin.apply(&workload("Deployment", namespace, 5).to_string())?;
+    cluster.deploy(namespace, json!({"newPodSeconds": 0}), 5)?;
     block_on(async {
         let pods = names(&cluster.pods(namespace, 5).await?);
         cluster.exporter.set(namespace, pods.iter().zip([0.0, 5.0, 10.0, 200.0, 0.0]).map(|(pod, value)| (pod.clone(), value)));

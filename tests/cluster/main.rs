@@ -158,6 +158,13 @@ impl Cluster {
         self.admin.run(&["create", "namespace", name]).map(|_| ())
     }
 
+    /// A namespace with a policy and a Deployment of so many pods that it governs. `change` replaces fields of the policy's spec.
+    pub fn deploy(&self, namespace: &str, change: Value, replicas: i32) -> anyhow::Result<()> {
+        self.make_namespace(namespace)?;
+        self.admin.apply(&policy(namespace, change).to_string())?;
+        self.admin.apply(&workload("Deployment", namespace, replicas).to_string()).map(|_| ())
+    }
+
     /// A client of the administrator, for what would take kubectl too long.
     pub async fn client(&self) -> anyhow::Result<Client> {
         let kubeconfig = Kubeconfig::read_from(self.plane.kubeconfig("admin"))?;

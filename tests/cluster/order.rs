@@ -7,7 +7,7 @@ use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{Cluster, MEASURED, Test, block_on, names, policy, workload};
+use super::{Cluster, MEASURED, Test, block_on, names};
 
 pub const TESTS: &[(&str, Test)] =
     &[("order::foretells_who_goes", foretells_who_goes), ("order::says_what_it_may_not_read", says_what_it_may_not_read)];
@@ -19,9 +19,7 @@ fn order(cluster: &Cluster, user: &str, args: &[&str]) -> anyhow::Result<Output>
 
 fn foretells_who_goes(cluster: &'static Cluster) -> anyhow::Result<()> {
     let namespace = "order";
-    cluster.make_namespace(namespace)?;
-    cluster.admin.apply(&policy(namespace, json!({"newPodSeconds": 0})).to_string())?;
-    cluster.admin.apply(&workload("Deployment", namespace, 6).to_string())?;
+    cluster.deploy(namespace, json!({"newPodSeconds": 0}), 6)?;
     block_on(async {
         let pods = names(&cluster.pods(namespace, 6).await?);
         // All different, so that no tie is left to clocks.

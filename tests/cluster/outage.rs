@@ -6,7 +6,7 @@ use anyhow::{Context, ensure};
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::{COST, Cluster, MEASURED, Test, block_on, names, policy, workload};
+use super::{COST, Cluster, MEASURED, Test, block_on, names};
 
 pub const TESTS: &[(&str, Test)] = &[
     ("outage::1_without_prometheus_the_last_costs_stay", without_prometheus),
@@ -16,9 +16,7 @@ pub const TESTS: &[(&str, Test)] = &[
 
 fn without_prometheus(cluster: &'static Cluster) -> anyhow::Result<()> {
     let namespace = "no-prometheus";
-    cluster.make_namespace(namespace)?;
-    cluster.admin.apply(&policy(namespace, json!({"newPodSeconds": 0})).to_string())?;
-    cluster.admin.apply(&workload("Deployment", namespace, 6).to_string())?;
+    cluster.deploy(namespace, json!({"newPodSeconds": 0}), 6)?;
     block_on(async {
         let pods = names(&cluster.pods(namespace, 6).await?);
         let busy = [&pods[1], &pods[4]];
@@ -42,9 +40,7 @@ fn without_prometheus(cluster: &'static Cluster) -> anyhow::Result<()> {
 fn with_every_replica_gone(cluster: &'static Cluster) -> anyhow::Result<()> {
     cluster.installation().as_mut().context("nothing is installed")?.kill_all();
     let namespace = "all-gone";
-    cluster.make_namespace(namespace)?;
-    cluster.admin.apply(&policy(namespace, json!({})).to_string())?;
-    cluster.admin.apply(&workload("Deployment", namespace, 4).to_string())?;
+    cluster.deploy(namespace, json!({}), 4)?;
     block_on(async {
         cluster.pods(namespace, 4).await?;
         cluster.admin.run(&["scale", "deployment/web", "-n", namespace, "--replicas=2"])?;

@@ -130,9 +130,7 @@ fn through(cluster: &'static Cluster, door: Door) -> anyhow::Result<()> {
 
 fn a_dry_run_writes_nothing(cluster: &'static Cluster) -> anyhow::Result<()> {
     let namespace = "dry-run";
-    cluster.make_namespace(namespace)?;
-    cluster.admin.apply(&policy(namespace, json!({"newPodSeconds": 0})).to_string())?;
-    cluster.admin.apply(&workload("Deployment", namespace, 4).to_string())?;
+    cluster.deploy(namespace, json!({"newPodSeconds": 0}), 4)?;
     block_on(async {
         let pods = names(&cluster.pods(namespace, 4).await?);
         cluster.exporter.set(namespace, pods.iter().map(|pod| (pod.clone(), 100.0)).take(1));
@@ -154,9 +152,7 @@ fn a_dry_run_writes_nothing(cluster: &'static Cluster) -> anyhow::Result<()> {
 /// DC-18: a rollout with a scale-down in the middle is not held up, and ends with the new pods.
 fn a_rollout_finishes(cluster: &'static Cluster) -> anyhow::Result<()> {
     let namespace = "rollout";
-    cluster.make_namespace(namespace)?;
-    cluster.admin.apply(&policy(namespace, json!({})).to_string())?;
-    cluster.admin.apply(&workload("Deployment", namespace, 8).to_string())?;
+    cluster.deploy(namespace, json!({}), 8)?;
     block_on(async {
         cluster.pods(namespace, 8).await?;
         let mut next = workload("Deployment", namespace, 8);
