@@ -1,103 +1,106 @@
-//! What every backend over HTTP needs: credentials from files, no redirects, an answer of bounded size.
+//! Anything that answers over HTTP: the place to plug in other sources, in whatever language.
+//!
+//! `GET URL?namespace=NAMESPACE&query=QUERY` answers `{"samples": [{"pod": "web-1", "value": 3, "time": "2026-01-01T00:00:00Z"}]}`.
+//! `time` is now where it is absent; every other text field of a sample is a label, for `podKey` to name.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use anyhow::Context;
-use reqwest::{Client, RequestBuilder, StatusCode, redirect};
+use futures::future::BoxFuture;
+use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
+use serde_json::Value;
 
-use super::QueryError;
+use super::endpoint::{self, Auth, Endpoint, Settings};
+use super::{Backend, Query, QueryError, Row};
 
-/// How much of an error's body is kept for the log.
-const ERROR_BODY_BYTES: usize = 300;
-
-/// How the backend knows us. Secrets come from files only, and are read anew for each request, so a rotated Secret is used
-/// at once.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
-pub enum Auth {
-    #[default]
-    None,
-    Basic {
-        username: String,
-        password_file: PathBuf,
-    },
-    Bearer {
-        token_file: PathBuf,
-    },
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Config {
+    /// The address that is asked.
+    url: String,
+    #[serde(default = "endpoint::default_timeout_seconds")]
+    timeout_seconds: u32,
+    #[serde(default)]
+    auth: Auth,
+    /// PEM file with the only authorities to trust; the system's where absent.
+    #[serde(default)]
+    ca_file: Option<PathBuf>,
+    /// The largest answer that is read, in bytes.
+    #[serde(default = "endpoint::default_max_response_bytes")]
+    max_response_bytes: usize,
 }
 
-impl Auth {
-    /// Adds the credentials to a request.
-    pub async fn apply(&self, request: RequestBuilder, directory: &Path) -> Result<RequestBuilder, QueryError> {
-        Ok(match self {
-            Self::None => request,
-            Self::Basic { username, password_file } => request.basic_auth(username, Some(secret(directory, password_file).await?)),
-            Self::Bearer { token_file } => request.bearer_auth(secret(directory, token_file).await?),
+pub struct Http {
+    endpoint: Endpoint,
+}
+
+impl Http {
+    pub fn new(config: &Config, directory: &Path) -> anyhow::Result<Self> {
+        let settings = Settings {
+            url: &config.url,
+            timeout_seconds: config.timeout_seconds,
+            auth: &config.auth,
+            ca_file: config.ca_file.as_deref(),
+            max_response_bytes: config.max_response_bytes,
+        };
+        Ok(Self { endpoint: Endpoint::new(&settings, "", directory)? })
+    }
+}
+
+impl Backend for Http {
+    /// The source is told the namespace with each query; what it answers for it is its own responsibility.
+    fn prepare(&self, query: &str, _: &str) -> Result<String, String> {
+        Ok(query.into())
+    }
+
+    fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<Row>, QueryError>> {
+        Box::pin(async move {
+            let request = self.endpoint.get(&[("namespace", &query.namespace), ("query", &query.text)]);
+            let body = self.endpoint.send(request).await?;
+            read(&body)
         })
     }
 }
 
-async fn secret(directory: &Path, file: &Path) -> Result<String, QueryError> {
-    let file = directory.join(file);
-    match tokio::fs::read_to_string(&file).await {
-        Ok(text) => Ok(text.trim_end_matches(['\r', '\n']).to_owned()),
-        Err(source) => Err(QueryError::Credentials { file: file.display().to_string(), source }),
+fn read(body: &[u8]) -> Result<Vec<Row>, QueryError> {
+    #[derive(Deserialize)]
+    struct Answer {
+        samples: Vec<Sample>,
     }
-}
-
-/// A client that trusts the system's roots, or only `ca_file` where one is given. It follows no redirect: where a request
-/// goes, and with which credentials, is the operator's choice alone.
-pub fn client(timeout: Duration, ca_file: Option<&Path>) -> anyhow::Result<Client> {
-    let mut builder = Client::builder()
-        .timeout(timeout)
-        .redirect(redirect::Policy::none())
-        .user_agent(concat!("pecking-order/", env!("CARGO_PKG_VERSION")));
-    if let Some(file) = ca_file {
-        let pem = std::fs::read(file).with_context(|| format!("caFile: cannot read {}", file.display()))?;
-        let roots =
-            reqwest::Certificate::from_pem_bundle(&pem).with_context(|| format!("caFile: no certificates in {}", file.display()))?;
-        anyhow::ensure!(!roots.is_empty(), "caFile: no certificates in {}", file.display());
-        builder = builder.tls_certs_only(roots);
+    #[derive(Deserialize)]
+    struct Sample {
+        value: f64,
+        time: Option<Timestamp>,
+        #[serde(flatten)]
+        labels: BTreeMap<String, Value>,
     }
-    Ok(builder.build()?)
-}
-
-/// Sends a request and gives back the body of a successful answer, read no further than `max_bytes`.
-pub async fn fetch(request: RequestBuilder, timeout: Duration, max_bytes: usize) -> Result<Vec<u8>, QueryError> {
-    let failed = |e: reqwest::Error| {
-        if e.is_timeout() { QueryError::Timeout(timeout) } else { QueryError::Unreachable(innermost(&e.without_url())) }
+    let answer: Answer = serde_json::from_slice(body).map_err(|e| QueryError::Malformed(e.to_string()))?;
+    let now = Timestamp::now();
+    let text = |(key, value)| match value {
+        Value::String(text) => Some((key, text)),
+        _ => None,
     };
-    let mut response = request.send().await.map_err(failed)?;
-    let status = response.status();
-    if status.is_redirection() {
-        return Err(QueryError::Redirect);
-    }
-    let limit = if status == StatusCode::OK { max_bytes } else { ERROR_BODY_BYTES };
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(failed)? {
-        if body.len() + chunk.len() > limit {
-            if status == StatusCode::OK {
-                return Err(QueryError::TooLarge(max_bytes));
-            }
-            body.extend_from_slice(&chunk[..limit - body.len()]);
-            break;
-        }
-        body.extend_from_slice(&chunk);
-    }
-    if status == StatusCode::OK {
-        return Ok(body);
-    }
-    let text = String::from_utf8_lossy(&body).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    Err(QueryError::Status { status: status.as_u16(), body: text })
+    let row = |sample: Sample| Row {
+        labels: sample.labels.into_iter().filter_map(text).collect(),
+        value: sample.value,
+        time: sample.time.unwrap_or(now),
+    };
+    Ok(answer.samples.into_iter().map(row).collect())
 }
 
-/// The error's cause, which says more than "error sending request".
-fn innermost(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(source) = cause.source() {
-        cause = source;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_samples_with_their_labels_and_times() {
+        let body = br#"{"samples": [{"pod": "a", "value": 3}, {"node_uri": "http://10.0.0.1", "value": 1.5, "weight": 7},
+            {"pod": "old", "value": 9, "time": "2020-01-01T00:00:00Z"}]}"#;
+        let rows = read(body).unwrap();
+        assert_eq!((rows[0].labels["pod"].as_str(), rows[0].value), ("a", 3.0));
+        assert_eq!((rows[1].labels["node_uri"].as_str(), rows[1].labels.len()), ("http://10.0.0.1", 1));
+        assert_eq!(rows[2].time.as_second(), 1_577_836_800, "how old a sample may be is the policy's to say");
+        assert!(read(b"{}").unwrap_err().to_string().contains("samples"));
     }
-    cause.to_string()
 }

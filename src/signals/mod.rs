@@ -2,6 +2,7 @@
 //!
 //! To add a backend: write its file, add its variant to [`BackendConfig`] and its line to [`BackendConfig::build`].
 
+mod endpoint;
 mod file;
 mod http;
 pub mod matching;
@@ -31,6 +32,8 @@ pub trait Backend: Send + Sync {
 #[derive(Debug, Clone)]
 pub struct Query {
     pub text: String,
+    /// The namespace of the policy that asks.
+    pub namespace: String,
     /// Samples that were older than this when the query was asked are not wanted.
     pub max_age: Duration,
 }
@@ -82,6 +85,7 @@ impl QueryError {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum BackendConfig {
     Prometheus(prometheus::Config),
+    Http(http::Config),
     File(file::Config),
 }
 
@@ -90,6 +94,7 @@ impl BackendConfig {
     pub fn build(&self, directory: &Path) -> anyhow::Result<Arc<dyn Backend>> {
         Ok(match self {
             Self::Prometheus(config) => Arc::new(prometheus::Prometheus::new(config, directory)?),
+            Self::Http(config) => Arc::new(http::Http::new(config, directory)?),
             Self::File(config) => Arc::new(file::File::new(config, directory)),
         })
     }

@@ -99,7 +99,7 @@ impl Poller {
     async fn ask(&self, query: &str, max_age: Duration, pods: &[Arc<GovernedPod>]) -> Result<HashMap<String, Sample>, String> {
         let policy = &self.policy;
         let text = self.backend.prepare(query, &policy.namespace)?;
-        let query = Query { text, max_age };
+        let query = Query { text, namespace: policy.namespace.clone(), max_age };
         let turn = QUERIES.acquire().await;
         debug_assert!(turn.is_ok(), "nobody closes the semaphore");
         let rows = self.backend.query(&query).await.map_err(|e| {

@@ -1,13 +1,12 @@
 //! Prometheus, and whatever speaks its HTTP API: one instant query per signal.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use futures::future::BoxFuture;
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 
-use super::http::{self, Auth};
+use super::endpoint::{self, Auth, Endpoint, Settings};
 use super::{Backend, Query, QueryError, Row, promql};
 
 #[derive(Debug, Clone, Deserialize)]
@@ -15,7 +14,7 @@ use super::{Backend, Query, QueryError, Row, promql};
 pub struct Config {
     /// The server's address, such as `http://prometheus.monitoring:9090`, with a path prefix where it has one.
     url: String,
-    #[serde(default = "default_timeout_seconds")]
+    #[serde(default = "endpoint::default_timeout_seconds")]
     timeout_seconds: u32,
     #[serde(default)]
     auth: Auth,
@@ -26,7 +25,7 @@ pub struct Config {
     #[serde(default)]
     confinement: Confinement,
     /// The largest answer that is read, in bytes.
-    #[serde(default = "default_max_response_bytes")]
+    #[serde(default = "endpoint::default_max_response_bytes")]
     max_response_bytes: usize,
 }
 
@@ -45,46 +44,21 @@ impl Default for Confinement {
     }
 }
 
-fn default_timeout_seconds() -> u32 {
-    10
-}
-
-/// 40,000 rows of some 200 bytes: more pods than one policy governs. Four answers may be held at once.
-fn default_max_response_bytes() -> usize {
-    8 << 20
-}
-
 pub struct Prometheus {
-    client: reqwest::Client,
-    url: reqwest::Url,
-    timeout: Duration,
-    auth: Auth,
+    endpoint: Endpoint,
     confinement: Confinement,
-    max_response_bytes: usize,
-    directory: PathBuf,
 }
 
 impl Prometheus {
     pub fn new(config: &Config, directory: &Path) -> anyhow::Result<Self> {
-        anyhow::ensure!((1..=300).contains(&config.timeout_seconds), "timeoutSeconds: found {}, wanted 1 to 300", config.timeout_seconds);
-        let bytes = config.max_response_bytes;
-        anyhow::ensure!((1 << 10..=1 << 30).contains(&bytes), "maxResponseBytes: found {bytes}, wanted {} to {}", 1 << 10, 1 << 30);
-        anyhow::ensure!(!config.url.contains(['?', '#']), "url: found `{}`, wanted an address without a query", config.url);
-        let url = format!("{}/api/v1/query", config.url.trim_end_matches('/'));
-        let url = reqwest::Url::parse(&url).map_err(|e| anyhow::anyhow!("url: found `{}`, which is no address: {e}", config.url))?;
-        anyhow::ensure!(matches!(url.scheme(), "http" | "https"), "url: found scheme `{}`, wanted http or https", url.scheme());
-        anyhow::ensure!(url.username().is_empty() && url.password().is_none(), "url: credentials belong into `auth`, from a file");
-        let timeout = Duration::from_secs(config.timeout_seconds.into());
-        let ca_file = config.ca_file.as_ref().map(|file| directory.join(file));
-        Ok(Self {
-            client: http::client(timeout, ca_file.as_deref())?,
-            url,
-            timeout,
-            auth: config.auth.clone(),
-            confinement: config.confinement.clone(),
+        let settings = Settings {
+            url: &config.url,
+            timeout_seconds: config.timeout_seconds,
+            auth: &config.auth,
+            ca_file: config.ca_file.as_deref(),
             max_response_bytes: config.max_response_bytes,
-            directory: directory.into(),
-        })
+        };
+        Ok(Self { endpoint: Endpoint::new(&settings, "/api/v1/query", directory)?, confinement: config.confinement.clone() })
     }
 }
 
@@ -101,9 +75,8 @@ impl Backend for Prometheus {
             // An instant query stamps its rows with the time of the query, however old the samples beneath are, and looks
             // back five minutes for them. A shorter look-back is the only way to be told of no sample older than wanted.
             let look_back = format!("{}s", query.max_age.as_secs().max(1));
-            let request = self.client.post(self.url.clone()).form(&[("query", query.text.as_str()), ("lookback_delta", &look_back)]);
-            let request = self.auth.apply(request, &self.directory).await?;
-            let body = http::fetch(request, self.timeout, self.max_response_bytes).await?;
+            let request = self.endpoint.post(&[("query", &query.text), ("lookback_delta", &look_back)]);
+            let body = self.endpoint.send(request).await?;
             read(&body)
         })
     }

@@ -1,4 +1,4 @@
-//! What the Prometheus backend sends, and what it makes of odd answers. Faults that a real Prometheus does not have on order.
+//! What the backends over HTTP send, and what they make of odd answers: faults that a real Prometheus does not have on order.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use pecking_order::signals::{Backend, BackendConfig, Query, QueryError, Row};
 use serde_json::{Value, json};
-use wiremock::matchers::{body_string_contains, header, method, path};
+use wiremock::matchers::{body_string_contains, header, method, path, query_param};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 fn backend(server: &MockServer, change: Value, directory: &Path) -> Arc<dyn Backend> {
@@ -18,7 +18,9 @@ fn backend(server: &MockServer, change: Value, directory: &Path) -> Arc<dyn Back
 }
 
 async fn ask(backend: &Arc<dyn Backend>) -> Result<Vec<Row>, QueryError> {
-    backend.query(&Query { text: "sum by (pod) (work{a=\"b&c\"})".into(), max_age: Duration::from_secs(60) }).await
+    backend
+        .query(&Query { text: "sum by (pod) (work{a=\"b&c\"})".into(), namespace: "shop".into(), max_age: Duration::from_secs(60) })
+        .await
 }
 
 fn vector() -> Value {
@@ -109,7 +111,7 @@ async fn a_backend_that_cannot_work_is_refused_at_the_start() {
     for (config, text) in [
         (json!({"url": "http://p", "timeoutSeconds": 0}), "timeoutSeconds: found 0, wanted 1 to 300"),
         (json!({"url": "http://p", "maxResponseBytes": 0}), "maxResponseBytes: found 0"),
-        (json!({"url": "http://p/?x=1"}), "without a query"),
+        (json!({"url": "http://p/?x=1"}), "found a query or a fragment"),
         (json!({"url": "https://p", "caFile": "empty.crt"}), "caFile: no certificates in"),
         (json!({"url": "https://p", "caFile": "absent.crt"}), "caFile: cannot read"),
     ] {
@@ -117,4 +119,22 @@ async fn a_backend_that_cannot_work_is_refused_at_the_start() {
         let error = format!("{:#}", config.build(directory.path()).err().unwrap());
         assert!(error.contains(text), "{error}");
     }
+}
+
+/// The plug-in point: another source, asked over HTTP.
+#[tokio::test]
+async fn a_source_of_ones_own_is_asked_for_a_namespace() {
+    let server = MockServer::start().await;
+    Mock::given(method("GET"))
+        .and(path("/work"))
+        .and(query_param("namespace", "shop"))
+        .and(query_param("query", "sum by (pod) (work{a=\"b&c\"})"))
+        .respond_with(ResponseTemplate::new(200).set_body_json(json!({"samples": [{"pod": "a", "value": 3}]})))
+        .expect(1)
+        .mount(&server)
+        .await;
+    pecking_order::server::install_crypto_provider();
+    let config: BackendConfig = serde_json::from_value(json!({ "http": { "url": format!("{}/work", server.uri()) } })).unwrap();
+    let rows = ask(&config.build(Path::new(".")).unwrap()).await.unwrap();
+    assert_eq!((rows[0].labels["pod"].as_str(), rows[0].value), ("a", 3.0));
 }

@@ -1,0 +1,161 @@
+//! What every backend over HTTP needs: one address, credentials from files, no redirects, an answer of bounded size.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use reqwest::{Client, RequestBuilder, StatusCode, Url, redirect};
+use serde::Deserialize;
+
+use super::QueryError;
+
+/// How much of an error's body is kept for the log.
+const ERROR_BODY_BYTES: usize = 300;
+
+/// How the backend knows us. Secrets come from files only, and are read anew for each request, so a rotated Secret is used
+/// at once.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+pub enum Auth {
+    #[default]
+    None,
+    Basic {
+        username: String,
+        password_file: PathBuf,
+    },
+    Bearer {
+        token_file: PathBuf,
+    },
+}
+
+/// The part of a backend's configuration that says how it is reached.
+pub struct Settings<'a> {
+    pub url: &'a str,
+    pub timeout_seconds: u32,
+    pub auth: &'a Auth,
+    pub ca_file: Option<&'a Path>,
+    pub max_response_bytes: usize,
+}
+
+pub fn default_timeout_seconds() -> u32 {
+    10
+}
+
+/// 40,000 rows of some 200 bytes: more pods than one policy governs. Four answers may be held at once.
+pub fn default_max_response_bytes() -> usize {
+    8 << 20
+}
+
+/// An address, and how it is asked. Where a request goes, and with which credentials, is the operator's choice alone.
+pub struct Endpoint {
+    client: Client,
+    pub url: Url,
+    timeout: Duration,
+    auth: Auth,
+    max_response_bytes: usize,
+    directory: PathBuf,
+}
+
+impl Endpoint {
+    /// Paths are relative to `directory`; `path` is appended to the address.
+    pub fn new(settings: &Settings<'_>, path: &str, directory: &Path) -> anyhow::Result<Self> {
+        let Settings { url: found, timeout_seconds, max_response_bytes: bytes, .. } = *settings;
+        ensure!((1..=300).contains(&timeout_seconds), "timeoutSeconds: found {timeout_seconds}, wanted 1 to 300");
+        ensure!((1 << 10..=1 << 30).contains(&bytes), "maxResponseBytes: found {bytes}, wanted {} to {}", 1 << 10, 1 << 30);
+        let url = Url::parse(&format!("{}{path}", found.trim_end_matches('/')));
+        let url = url.map_err(|e| anyhow::anyhow!("url: this is no address: {e}"))?;
+        ensure!(matches!(url.scheme(), "http" | "https"), "url: found scheme `{}`, wanted http or https", url.scheme());
+        ensure!(url.username().is_empty() && url.password().is_none(), "url: credentials belong into `auth`, from a file");
+        ensure!(url.query().is_none() && url.fragment().is_none(), "url: found a query or a fragment, wanted an address without");
+        let timeout = Duration::from_secs(timeout_seconds.into());
+        let ca_file = settings.ca_file.map(|file| directory.join(file));
+        Ok(Self {
+            client: client(timeout, ca_file.as_deref())?,
+            url,
+            timeout,
+            auth: settings.auth.clone(),
+            max_response_bytes: bytes,
+            directory: directory.into(),
+        })
+    }
+
+    pub fn get(&self, parameters: &[(&str, &str)]) -> RequestBuilder {
+        let mut url = self.url.clone();
+        url.query_pairs_mut().extend_pairs(parameters);
+        self.client.get(url)
+    }
+
+    pub fn post(&self, parameters: &[(&str, &str)]) -> RequestBuilder {
+        self.client.post(self.url.clone()).form(parameters)
+    }
+
+    /// Sends a request with the credentials, and gives back the body of a successful answer.
+    pub async fn send(&self, request: RequestBuilder) -> Result<Vec<u8>, QueryError> {
+        let request = match &self.auth {
+            Auth::None => request,
+            Auth::Basic { username, password_file } => request.basic_auth(username, Some(self.secret(password_file).await?)),
+            Auth::Bearer { token_file } => request.bearer_auth(self.secret(token_file).await?),
+        };
+        self.receive(request).await
+    }
+
+    async fn secret(&self, file: &Path) -> Result<String, QueryError> {
+        let file = self.directory.join(file);
+        match tokio::fs::read_to_string(&file).await {
+            Ok(text) => Ok(text.trim_end_matches(['\r', '\n']).to_owned()),
+            Err(source) => Err(QueryError::Credentials { file: file.display().to_string(), source }),
+        }
+    }
+
+    async fn receive(&self, request: RequestBuilder) -> Result<Vec<u8>, QueryError> {
+        let failed = |e: reqwest::Error| match e.is_timeout() {
+            true => QueryError::Timeout(self.timeout),
+            false => QueryError::Unreachable(innermost(&e.without_url())),
+        };
+        let mut response = request.send().await.map_err(failed)?;
+        let status = response.status();
+        if status.is_redirection() {
+            return Err(QueryError::Redirect);
+        }
+        let limit = if status == StatusCode::OK { self.max_response_bytes } else { ERROR_BODY_BYTES };
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(failed)? {
+            if body.len() + chunk.len() > limit {
+                if status == StatusCode::OK {
+                    return Err(QueryError::TooLarge(limit));
+                }
+                body.extend_from_slice(&chunk[..limit - body.len()]);
+                break;
+            }
+            body.extend_from_slice(&chunk);
+        }
+        if status == StatusCode::OK {
+            return Ok(body);
+        }
+        let text = String::from_utf8_lossy(&body).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        Err(QueryError::Status { status: status.as_u16(), body: text })
+    }
+}
+
+/// A client that trusts the system's roots, or only those in `ca_file` where one is given, and follows no redirect.
+fn client(timeout: Duration, ca_file: Option<&Path>) -> anyhow::Result<Client> {
+    let agent = concat!("pecking-order/", env!("CARGO_PKG_VERSION"));
+    let mut builder = Client::builder().timeout(timeout).redirect(redirect::Policy::none()).user_agent(agent);
+    if let Some(file) = ca_file {
+        let pem = std::fs::read(file).with_context(|| format!("caFile: cannot read {}", file.display()))?;
+        let roots =
+            reqwest::Certificate::from_pem_bundle(&pem).with_context(|| format!("caFile: no certificates in {}", file.display()))?;
+        ensure!(!roots.is_empty(), "caFile: no certificates in {}", file.display());
+        builder = builder.tls_certs_only(roots);
+    }
+    Ok(builder.build()?)
+}
+
+/// The error's cause, which says more than "error sending request".
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
+}
