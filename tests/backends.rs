@@ -14,7 +14,7 @@ fn backend(server: &MockServer, change: Value, directory: &Path) -> Arc<dyn Back
     let mut config = json!({ "url": format!("{}/prefix/", server.uri()), "timeoutSeconds": 1 });
     config.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
     let config: BackendConfig = serde_json::from_value(json!({ "prometheus": config })).unwrap();
-    config.build(directory).unwrap()
+    config.build(directory, None).unwrap()
 }
 
 async fn ask(backend: &Arc<dyn Backend>) -> Result<Vec<Row>, QueryError> {
@@ -116,7 +116,7 @@ async fn a_backend_that_cannot_work_is_refused_at_the_start() {
         (json!({"url": "https://p", "caFile": "absent.crt"}), "caFile: cannot read"),
     ] {
         let config: BackendConfig = serde_json::from_value(json!({ "prometheus": config })).unwrap();
-        let error = format!("{:#}", config.build(directory.path()).err().unwrap());
+        let error = format!("{:#}", config.build(directory.path(), None).err().unwrap());
         assert!(error.contains(text), "{error}");
     }
 }
@@ -135,6 +135,6 @@ async fn a_source_of_ones_own_is_asked_for_a_namespace() {
         .await;
     pecking_order::server::install_crypto_provider();
     let config: BackendConfig = serde_json::from_value(json!({ "http": { "url": format!("{}/work", server.uri()) } })).unwrap();
-    let rows = ask(&config.build(Path::new(".")).unwrap()).await.unwrap();
+    let rows = ask(&config.build(Path::new("."), None).unwrap()).await.unwrap();
     assert_eq!((rows[0].labels["pod"].as_str(), rows[0].value), ("a", 3.0));
 }

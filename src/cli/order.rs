@@ -105,19 +105,19 @@ async fn show(args: Args) -> anyhow::Result<()> {
         _ => bail!("workload: found `{}`, wanted deployment/NAME or replicaset/NAME", args.workload),
     };
     let world = Arc::new(World::default());
-    let (namespace, workload) = match &args.standalone {
+    let (client, namespace, workload) = match &args.standalone {
         Some(directory) => {
             standalone::read_world(directory, &world)?;
             if kind != "deployment" {
                 bail!("workload: found `{}`, wanted deployment/NAME: files do not name ReplicaSets by name", args.workload);
             }
-            (args.namespace.clone().unwrap_or_else(|| "default".into()), Workload::Deployment { name: name.into() })
+            (None, args.namespace.clone().unwrap_or_else(|| "default".into()), Workload::Deployment { name: name.into() })
         }
         None => read_cluster(&args, kind, name, &world).await?,
     };
     let configuration = args.standalone.as_ref().map(|directory| directory.join("server.yaml")).or(args.config.clone());
     let readings = match configuration {
-        Some(file) => measure(&file, &namespace, &world).await?,
+        Some(file) => measure(&file, client.as_ref(), &namespace, &world).await?,
         None => HashMap::new(),
     };
     let family = world.pods.family(&namespace, &workload);
@@ -135,7 +135,7 @@ async fn show(args: Args) -> anyhow::Result<()> {
     show_rows(&sets, args.output)
 }
 
-async fn read_cluster(args: &Args, kind: &str, name: &str, world: &World) -> anyhow::Result<(String, Workload)> {
+async fn read_cluster(args: &Args, kind: &str, name: &str, world: &World) -> anyhow::Result<(Option<Client>, String, Workload)> {
     let config = kube::Config::infer().await.context("no cluster: found no kubeconfig; wanted one, or --standalone DIR")?;
     let namespace = args.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
     let client = Client::try_from(config)?;
@@ -143,18 +143,23 @@ async fn read_cluster(args: &Args, kind: &str, name: &str, world: &World) -> any
     let workload = match kind {
         "deployment" => Workload::Deployment { name: name.into() },
         _ => {
-            let sets: Api<ReplicaSet> = Api::namespaced(client, &namespace);
+            let sets: Api<ReplicaSet> = Api::namespaced(client.clone(), &namespace);
             let set = sets.get_metadata(name).await.with_context(|| format!("replicaset/{name} in namespace {namespace}"))?;
             Workload::ReplicaSet { uid: set.uid().unwrap_or_default(), name: name.into() }
         }
     };
-    Ok((namespace, workload))
+    Ok((Some(client), namespace, workload))
 }
 
 /// One poll of every policy of the namespace.
-async fn measure(file: &Path, namespace: &str, world: &Arc<World>) -> anyhow::Result<HashMap<PolicyKey, Readings>> {
+async fn measure(
+    file: &Path,
+    client: Option<&Client>,
+    namespace: &str,
+    world: &Arc<World>,
+) -> anyhow::Result<HashMap<PolicyKey, Readings>> {
     let config = Config::read(file)?;
-    let backends = config.build_backends(file.parent().unwrap_or(Path::new(".")))?;
+    let backends = config.build_backends(file.parent().unwrap_or(Path::new(".")), client)?;
     let mut readings = HashMap::new();
     for policy in world.policies().in_namespace(namespace) {
         let backend =

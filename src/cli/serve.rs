@@ -64,14 +64,12 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<()> {
     let (world, metrics, health) = (Arc::new(World::default()), Arc::new(Metrics::default()), Arc::new(Health::default()));
-    let backends = config.build_backends(directory).with_context(|| format!("the server configuration in {}", directory.display()))?;
-    let (client, writer): (Option<Client>, Arc<dyn PodWriter>) = match &args.standalone {
-        Some(files) => {
-            standalone::read_world(files, &world)?;
-            (None, Arc::new(MemoryWriter { world: world.clone() }))
-        }
-        None => {
-            let (watching, writing) = connect().await?;
+    let clients = if args.standalone.is_none() { Some(connect().await?) } else { None };
+    let backends = config
+        .build_backends(directory, clients.as_ref().map(|(watching, _)| watching))
+        .with_context(|| format!("the server configuration in {}", directory.display()))?;
+    let (client, writer): (Option<Client>, Arc<dyn PodWriter>) = match (clients, &args.standalone) {
+        (Some((watching, writing)), _) => {
             if args.policies.is_none() {
                 let reporter = Reporter::start(writing.clone());
                 tokio::spawn(policies::watch_policies(watching.clone(), world.clone(), backends.clone(), reporter.clone()));
@@ -79,6 +77,10 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
             }
             tokio::spawn(policies::watch_classes(watching.clone(), world.clone()));
             (Some(watching), Arc::new(ApiWriter::new(writing)))
+        }
+        (None, files) => {
+            standalone::read_world(files.as_deref().context("a directory, where there is no cluster")?, &world)?;
+            (None, Arc::new(MemoryWriter { world: world.clone() }))
         }
     };
     if let Some(files) = &args.policies {

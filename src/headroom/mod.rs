@@ -2,6 +2,7 @@
 
 pub mod classes;
 pub mod object;
+pub mod quantity;
 pub mod review;
 pub mod rules;
 pub mod spot;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use kube::Client;
 use serde::Deserialize;
 
 use crate::api::documents;
@@ -114,9 +115,9 @@ impl Config {
     }
 
     /// Makes the backends; paths are relative to `directory`.
-    pub fn build_backends(&self, directory: &Path) -> anyhow::Result<Arc<Backends>> {
+    pub fn build_backends(&self, directory: &Path, client: Option<&Client>) -> anyhow::Result<Arc<Backends>> {
         let build = |(name, config): (&String, &BackendConfig)| {
-            let backend = config.build(directory).with_context(|| format!("backends.{name}"))?;
+            let backend = config.build(directory, client).with_context(|| format!("backends.{name}"))?;
             Ok((name.clone(), backend))
         };
         self.backends.iter().map(build).collect::<anyhow::Result<_>>().map(Arc::new)

@@ -6,6 +6,7 @@ mod endpoint;
 mod file;
 mod http;
 pub mod matching;
+mod pod_metrics;
 pub mod poller;
 mod prometheus;
 mod promql;
@@ -15,8 +16,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
 use futures::future::BoxFuture;
 use k8s_openapi::jiff::Timestamp;
+use kube::Client;
 use serde::Deserialize;
 
 /// A place that answers queries.
@@ -86,15 +89,21 @@ impl QueryError {
 pub enum BackendConfig {
     Prometheus(prometheus::Config),
     Http(http::Config),
+    PodMetrics(pod_metrics::Config),
     File(file::Config),
 }
 
 impl BackendConfig {
-    /// Makes the backend; relative paths are relative to `directory`, the one that holds the server configuration.
-    pub fn build(&self, directory: &Path) -> anyhow::Result<Arc<dyn Backend>> {
+    /// Makes the backend; relative paths are relative to `directory`, the one that holds the server configuration. Without a
+    /// cluster there is no client.
+    pub fn build(&self, directory: &Path, client: Option<&Client>) -> anyhow::Result<Arc<dyn Backend>> {
         Ok(match self {
             Self::Prometheus(config) => Arc::new(prometheus::Prometheus::new(config, directory)?),
             Self::Http(config) => Arc::new(http::Http::new(config, directory)?),
+            Self::PodMetrics(pod_metrics::Config {}) => {
+                let client = client.context("podMetrics: found no API server, which is what it asks")?;
+                Arc::new(pod_metrics::PodMetrics::new(client.clone()))
+            }
             Self::File(config) => Arc::new(file::File::new(config, directory)),
         })
     }

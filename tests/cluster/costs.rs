@@ -15,6 +15,7 @@ pub const TESTS: &[(&str, Test)] = &[
     ("costs::a_foreign_cost_is_left_alone", a_foreign_cost_is_left_alone),
     ("costs::a_steady_state_writes_nothing", a_steady_state_writes_nothing),
     ("costs::pods_without_a_policy_are_untouched", pods_without_a_policy_are_untouched),
+    ("costs::come_from_the_clusters_own_pod_metrics", come_from_pod_metrics),
 ];
 
 fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
@@ -118,4 +119,55 @@ fn pods_without_a_policy_are_untouched(cluster: &'static Cluster) -> anyhow::Res
 
 fn sleep_blocking(milliseconds: u64) {
     std::thread::sleep(Duration::from_millis(milliseconds));
+}
+
+/// `metrics.k8s.io` as a stored kind, since no kubelet measures what kwok pretends to run.
+const POD_METRICS: &str = r#"
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: pods.metrics.k8s.io, annotations: {api-approved.kubernetes.io: unapproved, for a test}}
+spec:
+  group: metrics.k8s.io
+  scope: Namespaced
+  names: {plural: pods, singular: podmetrics, kind: PodMetrics}
+  versions: [{name: v1beta1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: pecking-order-pod-metrics}
+rules: [{apiGroups: [metrics.k8s.io], resources: [pods], verbs: [list]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: pecking-order-pod-metrics}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: pecking-order-pod-metrics}
+subjects: [{kind: ServiceAccount, name: pecking-order, namespace: pecking-order}]
+"#;
+
+fn come_from_pod_metrics(cluster: &'static Cluster) -> anyhow::Result<()> {
+    let namespace = "pod-metrics";
+    cluster.admin.apply(&POD_METRICS.replace("unapproved, for a test", "\"unapproved, for a test\""))?;
+    cluster.admin.run(&["wait", "--for=condition=Established", "crd/pods.metrics.k8s.io", "--timeout=30s"])?;
+    // Points per core.
+    let signals = json!([{"name": "cpu", "query": "cpu", "weight": 100, "cap": 400}]);
+    cluster.deploy(namespace, json!({"backend": "usage", "newPodSeconds": 0, "signals": signals}), 4)?;
+    block_on(async {
+        let pods = names(&cluster.pods(namespace, 4).await?);
+        let cores = ["1500m", "20000000n", "0", "3"];
+        for (pod, cpu) in pods.iter().zip(cores) {
+            let now = k8s_openapi::jiff::Timestamp::now().to_string();
+            let usage = json!([{"name": "web", "usage": {"cpu": cpu, "memory": "1Mi"}}]);
+            let metrics = json!({"apiVersion": "metrics.k8s.io/v1beta1", "kind": "PodMetrics", "metadata": {"name": pod, "namespace": namespace},
+                "timestamp": now, "window": "15s", "containers": usage});
+            cluster.admin.apply(&metrics.to_string())?;
+        }
+        sleep(MEASURED).await;
+        cluster.admin.run(&["label", "pod", "-l", "app=web", "-n", namespace, "touched=yes"])?;
+        for pod in cluster.pods(namespace, 4).await? {
+            let position = pods.iter().position(|name| pod.metadata.name.as_ref() == Some(name)).context("a pod that was there")?;
+            let wanted = ["150", "2", "0", "300"][position];
+            ensure!(annotation(&pod, COST) == Some(wanted), "{} cores gave {:?}, wanted {wanted}", cores[position], annotation(&pod, COST));
+        }
+        Ok(())
+    })
 }

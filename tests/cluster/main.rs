@@ -146,7 +146,7 @@ impl Cluster {
 
     /// The backends of the server configuration, as YAML.
     pub fn backends(&self) -> String {
-        format!("{{default: {{prometheus: {{url: '{}', timeoutSeconds: 5}}}}}}", lock(&self.prometheus).url)
+        format!("{{usage: {{podMetrics: {{}}}}, default: {{prometheus: {{url: '{}', timeoutSeconds: 5}}}}}}", lock(&self.prometheus).url)
     }
 
     /// `ordinary` is authenticated, and has no rights of its own.
