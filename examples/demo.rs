@@ -48,11 +48,16 @@ async fn main() -> anyhow::Result<()> {
     let kind = json!({"group": "scheduling.k8s.io", "version": "v1", "kind": "PriorityClass"});
     show(&ask("/validate/headroom", json!({"uid": "3", "operation": "CREATE", "kind": kind, "object": class})).await?)?;
 
+    let owner =
+        json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "placeholder-6d4f", "uid": "rs-placeholder", "controller": true});
     let placeholder = |change: Value| {
-        let mut spec = json!({"priorityClassName": "spot-headroom", "priority": -10, "terminationGracePeriodSeconds": 0});
+        let pause =
+            json!({"name": "pause", "image": "registry.k8s.io/pause:3.10", "resources": {"requests": {"cpu": "2", "memory": "4Gi"}}});
+        let mut spec =
+            json!({"priorityClassName": "spot-headroom", "priority": -10, "terminationGracePeriodSeconds": 0, "containers": [pause]});
         spec.as_object_mut().into_iter().for_each(|spec| spec.extend(change.as_object().cloned().unwrap_or_default()));
         json!({"uid": "4", "operation": "CREATE", "namespace": "ci", "kind": {"group": "", "version": "v1", "kind": "Pod"},
-            "object": {"metadata": {"generateName": "placeholder-"}, "spec": spec}})
+            "object": {"metadata": {"generateName": "placeholder-", "ownerReferences": [owner]}, "spec": spec}})
     };
     println!("4. A placeholder with a grace period of 30 s.\n");
     show(&ask("/validate/headroom", placeholder(json!({"terminationGracePeriodSeconds": 30}))).await?)?;

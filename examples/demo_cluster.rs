@@ -100,7 +100,8 @@ fn policy(namespace: &str) -> Value {
 fn refused() -> [(&'static str, Value); 3] {
     let mark = json!({"pecking-order.dev/headroom": "general"});
     let pod = |name: &str, change: Value| {
-        let mut spec = json!({"priorityClassName": "spot-headroom", "terminationGracePeriodSeconds": 0, "containers": [{"name": "pause", "image": "pause"}]});
+        let mut spec = json!({"priorityClassName": "spot-headroom", "terminationGracePeriodSeconds": 0, "containers": [{"name": "pause", "image": "pause",
+            "resources": {"requests": {"cpu": "2", "memory": "4Gi"}}}]});
         spec.as_object_mut().into_iter().for_each(|spec| spec.extend(change.as_object().cloned().unwrap_or_default()));
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "with", "labels": mark}, "spec": spec})
     };

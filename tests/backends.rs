@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pecking_order::signals::{Backend, BackendConfig, Query, QueryError, Row};
+use pecking_order::signals::{BackendConfig, Query, QueryError, Row, Shared};
 use serde_json::{Value, json};
 use wiremock::matchers::{body_string_contains, header, method, path, query_param};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
-fn backend(server: &MockServer, change: Value, directory: &Path) -> Arc<dyn Backend> {
+fn backend(server: &MockServer, change: Value, directory: &Path) -> Arc<Shared> {
     pecking_order::server::install_crypto_provider();
     let mut config = json!({ "url": format!("{}/prefix/", server.uri()), "timeoutSeconds": 1 });
     config.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
@@ -17,7 +17,7 @@ fn backend(server: &MockServer, change: Value, directory: &Path) -> Arc<dyn Back
     config.build(directory, None).unwrap()
 }
 
-async fn ask(backend: &Arc<dyn Backend>) -> Result<Vec<Row>, QueryError> {
+async fn ask(backend: &Arc<Shared>) -> Result<Vec<Row>, QueryError> {
     backend
         .query(&Query { text: "sum by (pod) (work{a=\"b&c\"})".into(), namespace: "shop".into(), max_age: Duration::from_secs(60) })
         .await

@@ -3,10 +3,10 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde::Deserialize;
 
-use super::request::null_is_default;
 use super::{Mutation, Operation, PodPatch, Request, Snapshot, Unreadable};
 use crate::api::CostPolicy;
 use crate::api::policies::Labels;
+use crate::api::tolerant::{few, null_is_default};
 use crate::cost::annotation::Annotations;
 use crate::cost::pod::honours_cost;
 use crate::cost::score::Basis;
@@ -33,7 +33,7 @@ fn at_create(request: &Request<'_>, metadata: &Metadata, snapshot: &Snapshot) ->
     let owner = metadata.owner_references.iter().find(|owner| owner.controller == Some(true) && honours_cost(owner))?;
     let policy = snapshot.policies.governing(&request.namespace, &metadata.labels)?;
     let cost = score::new_pod_cost(&policy.spec, snapshot.costs.least_work(&policy.key(), &owner.uid));
-    let cost = Cost { value: cost, basis: Basis::New, stale: false, policy: policy.clone() };
+    let cost = Cost { value: cost, basis: Basis::New, stale: false, yields: false, policy: policy.clone() };
     patch(&cost, policy, metadata.annotations.as_ref())
 }
 
@@ -78,6 +78,6 @@ struct Metadata {
     /// Absent and empty are different: only below a map that is there can a key be added.
     annotations: Option<Annotations>,
     deletion_timestamp: Option<serde::de::IgnoredAny>,
-    #[serde(default, deserialize_with = "null_is_default")]
+    #[serde(default, deserialize_with = "few")]
     owner_references: Vec<OwnerReference>,
 }

@@ -1,8 +1,10 @@
 //! Reads the envelope of an AdmissionReview, tolerantly: whatever can be done without is optional, and the objects stay
 //! unparsed until a handler says which fields it wants.
 
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 use serde_json::value::RawValue;
+
+use crate::api::tolerant::null_is_default;
 
 /// A request of `admission.k8s.io/v1`.
 #[derive(Debug, Deserialize)]
@@ -125,10 +127,6 @@ struct OnlyUid {
 #[derive(Deserialize)]
 struct OnlyUidRequest {
     uid: String,
-}
-
-pub(crate) fn null_is_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
-    Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 #[cfg(test)]

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 
-use super::request::null_is_default;
 use super::{Operation, Request, Snapshot, Unreadable};
 use crate::api::CostPolicy;
+use crate::api::tolerant::null_is_default;
 use crate::cost::plan::{Candidate, fewest_writes};
 use crate::cost::{GovernedPod, victims};
 

@@ -251,7 +251,9 @@ impl DeletionCostPolicySpec {
             if signal.query.trim().is_empty() {
                 p.push(path("query"), "an empty query", "a query of the backend");
             }
-            p.range(path("query.length"), signal.query.len(), 0, MAX_QUERY_BYTES);
+            if signal.query.len() > MAX_QUERY_BYTES {
+                p.push(path("query"), format!("{} bytes", signal.query.len()), format!("at most {MAX_QUERY_BYTES}"));
+            }
             for (field, value) in [("weight", signal.weight), ("cap", signal.cap)] {
                 // A signal that counts for nothing, or against a pod, is a mistake; and a NaN is not greater than zero.
                 let counts = value > 0.0 && value <= MOST_POINTS;

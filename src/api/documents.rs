@@ -269,8 +269,9 @@ fn split(text: &str) -> Vec<(u64, &str)> {
         let rest = line.strip_prefix("---");
         if rest.is_some_and(|rest| rest.trim_start().is_empty() || rest.starts_with(char::is_whitespace)) {
             documents.push((first_line, &text[start..offset]));
-            start = offset + line.len();
-            first_line = index as u64 + 2;
+            // A document may begin on the line of its separator.
+            start = offset + 3;
+            first_line = index as u64 + 1;
         }
         offset += line.len();
     }

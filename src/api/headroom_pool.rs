@@ -160,6 +160,18 @@ pub struct Rules {
     pub zero_grace_period: FixableMode,
     /// A placeholder that requires spot nodes goes with them.
     pub off_spot: Mode,
+    /// A placeholder class that is the cluster's default makes placeholders of all pods without a class.
+    pub not_global_default: Mode,
+    /// A placeholder class that may preempt takes room from lower placeholders.
+    pub never_preempts: Mode,
+    /// A placeholder without requests holds nothing. Absurd requests are at most a warning.
+    pub requests_set: Mode,
+    /// A DaemonSet, a bare pod or a Job does not refill the room. Only a DaemonSet is ever refused.
+    pub can_refill: Mode,
+    /// The pause image from a retired registry.
+    pub supported_image: Mode,
+    /// A placeholder whose class is not one of the pool's, where the pool lists some.
+    pub placeholder_class: Mode,
 }
 
 impl Default for Rules {
@@ -169,6 +181,12 @@ impl Default for Rules {
             priority_below_workloads: Mode::Enforce,
             zero_grace_period: FixableMode::Enforce,
             off_spot: Mode::Enforce,
+            not_global_default: Mode::Enforce,
+            never_preempts: Mode::Warn,
+            requests_set: Mode::Enforce,
+            can_refill: Mode::Enforce,
+            supported_image: Mode::Warn,
+            placeholder_class: Mode::Enforce,
         }
     }
 }

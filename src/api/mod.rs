@@ -5,6 +5,7 @@ pub mod documents;
 pub mod headroom_pool;
 pub mod policies;
 mod selector;
+pub mod tolerant;
 
 pub use deletion_cost_policy::{DeletionCostPolicy, DeletionCostPolicySpec};
 pub use headroom_pool::{HeadroomPool, HeadroomPoolSpec};

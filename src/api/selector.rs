@@ -95,10 +95,14 @@ fn is_label_text(text: &str) -> bool {
     text.len() <= 63 && text.chars().all(inside) && end(text.chars().next()) && end(text.chars().last())
 }
 
+/// A part of a DNS name (RFC 1123), as the API server wants it of a key's prefix.
+fn is_dns_label(part: &str) -> bool {
+    is_label_text(part) && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+}
+
 fn check_key(path: &str, key: &str, problems: &mut Problems) {
     let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
-    let good_prefix =
-        prefix.is_none_or(|prefix| prefix.len() <= 253 && prefix.split('.').all(|part| is_label_text(part) && part == part.to_lowercase()));
+    let good_prefix = prefix.is_none_or(|prefix| prefix.len() <= 253 && prefix.split('.').all(is_dns_label));
     if !is_label_text(name) || !good_prefix {
         problems.push(path, format!("key `{key}`"), "the key of a label, such as app or example.com/app");
     }
@@ -138,6 +142,7 @@ mod tests {
             ("/a", "b"),
             ("a/b/c", "d"),
             ("UPPER.com/a", "b"),
+            ("a_b.com/x", "y"),
             ("app", "x".repeat(64).as_str()),
         ] {
             assert_eq!(problems(&[bad]), 1, "{bad:?}");

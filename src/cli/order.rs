@@ -15,10 +15,12 @@ use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Api, Client, ResourceExt};
 use serde::Serialize;
+use tracing::warn;
 
 use crate::admission::scale_downs::{Workload, plan};
 use crate::api::policies::PolicyKey;
 use crate::cluster::pods::Family;
+use crate::cluster::policies::check_backend;
 use crate::cluster::{World, listing, standalone};
 use crate::cost::readings::{Reading, Readings};
 use crate::cost::victims::{self, Rule};
@@ -162,8 +164,12 @@ async fn measure(
     let backends = config.build_backends(file.parent().unwrap_or(Path::new(".")), client)?;
     let mut readings = HashMap::new();
     for policy in world.policies().in_namespace(namespace) {
-        let backend =
-            backends.get(&policy.spec.backend).with_context(|| format!("policy {}: no backend `{}`", policy.name, policy.spec.backend))?;
+        if let Err((_, message)) = check_backend(&backends, &policy.spec, namespace) {
+            warn!(policy = policy.name, message, "this policy is not in force");
+            world.update_policies(|policies| policies.without_policy(&policy.key()));
+            continue;
+        }
+        let Some(backend) = backends.get(&policy.spec.backend) else { continue };
         let found = poller::poll_once(policy.clone(), backend.clone(), world.clone(), Arc::new(Metrics::default())).await;
         readings.insert(policy.key(), found);
     }

@@ -12,8 +12,9 @@ use axum_server::accept::NoDelayAcceptor;
 use axum_server::tls_rustls::RustlsAcceptor;
 use kube::Client;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinSet;
 use tokio::time::sleep;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::cluster::scale_down::ScaleDowns;
 use crate::cluster::standalone::{self, MemoryWriter};
@@ -64,6 +65,8 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<()> {
     let (world, metrics, health) = (Arc::new(World::default()), Arc::new(Metrics::default()), Arc::new(Health::default()));
+    // None of these ever ends by itself. Should one do so, a fresh process is better than one that follows nothing any more.
+    let mut essential = JoinSet::new();
     let clients = if args.standalone.is_none() { Some(connect().await?) } else { None };
     let backends = config
         .build_backends(directory, clients.as_ref().map(|(watching, _)| watching))
@@ -72,10 +75,10 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
         (Some((watching, writing)), _) => {
             if args.policies.is_none() {
                 let reporter = Reporter::start(writing.clone());
-                tokio::spawn(policies::watch_policies(watching.clone(), world.clone(), backends.clone(), reporter.clone()));
-                tokio::spawn(policies::watch_pools(watching.clone(), world.clone(), backends.clone(), reporter));
+                essential.spawn(policies::watch_policies(watching.clone(), world.clone(), backends.clone(), reporter.clone()));
+                essential.spawn(policies::watch_pools(watching.clone(), world.clone(), backends.clone(), reporter));
             }
-            tokio::spawn(policies::watch_classes(watching.clone(), world.clone()));
+            essential.spawn(policies::watch_classes(watching.clone(), world.clone()));
             (Some(watching), Arc::new(ApiWriter::new(writing)))
         }
         (None, files) => {
@@ -89,7 +92,7 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
         [List::Policies, List::Pools].into_iter().for_each(|list| world.has_read(list));
     }
     check_backends(&world, &backends)?;
-    tokio::spawn(governance::run(world.clone(), backends.clone(), client.clone(), metrics.clone()));
+    essential.spawn(governance::run(world.clone(), backends.clone(), client.clone(), metrics.clone()));
 
     let certificates = match (&config.certificates, &args.standalone) {
         // Without a cluster there is no Secret to keep an authority in.
@@ -102,7 +105,7 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
     let webhook = Webhook::new(world.clone(), backends, scale_downs, metrics.clone(), health.clone()).router();
 
     let acceptor = Bounded::new(RustlsAcceptor::new(keeper.config()).acceptor(NoDelayAcceptor::new()));
-    tokio::spawn(keeper.run());
+    essential.spawn(keeper.run());
     let handle = Handle::new();
     let mut server = axum_server::from_tcp(bind("listen", config.listen)?)?
         .acceptor(acceptor)
@@ -116,11 +119,19 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
         .http1_only()
         .first_request_timeout(FIRST_REQUEST);
     health_server.http_builder().http1().header_read_timeout(BETWEEN_REQUESTS);
-    tokio::spawn(health_server.serve(health::router(health.clone(), world, metrics).into_make_service()));
+    let health_router = health::router(health.clone(), world, metrics).into_make_service();
+    essential.spawn(async move {
+        if let Err(e) = health_server.serve(health_router).await {
+            error!(error = %e, "the health port failed");
+        }
+    });
     tokio::spawn(stop_when_told(config.drain(), health.clone(), handle));
     health.is_listening();
     info!(listen = %config.listen, health = %config.health_listen, "serving");
-    server.serve(webhook.into_make_service()).await.context("the server failed")
+    tokio::select! {
+        served = server.serve(webhook.into_make_service()) => served.context("the server failed"),
+        _ = essential.join_next() => bail!("an essential task has ended; see the log"),
+    }
 }
 
 /// One client for watches, which retries by itself, and one for writes, whose caller knows how long it may take.

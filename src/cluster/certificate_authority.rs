@@ -61,6 +61,16 @@ pub fn new_leaf(authority: &Pair, names: &[String]) -> anyhow::Result<Pair> {
     Ok(Pair { certificate: params.signed_by(&key, &issuer)?.pem(), key: key.serialize_pem() })
 }
 
+/// Fails where the authority's certificate and key are not a pair, so that nobody could verify a leaf of it.
+pub fn check(authority: &Pair, names: &[String]) -> anyhow::Result<()> {
+    let leaf = new_leaf(authority, names)?;
+    let (_, authority) =
+        x509_parser::pem::parse_x509_pem(authority.certificate.as_bytes()).context("the authority's certificate is not PEM")?;
+    let (_, leaf) = x509_parser::pem::parse_x509_pem(leaf.certificate.as_bytes())?;
+    let authority = authority.parse_x509().context("the authority's certificate cannot be read")?;
+    leaf.parse_x509()?.verify_signature(Some(authority.public_key())).context("the authority's certificate and key do not fit together")
+}
+
 fn common_name(name: &str) -> DistinguishedName {
     let mut distinguished = DistinguishedName::new();
     distinguished.push(DnType::CommonName, name);
@@ -185,6 +195,16 @@ mod tests {
         let names = certificate.subject_alternative_name().unwrap().unwrap().value.general_names.len();
         assert_eq!(names, 2);
         assert!(certificate.validity().is_valid());
+    }
+
+    #[test]
+    fn an_authority_that_cannot_sign_is_found_out() {
+        crate::server::install_crypto_provider();
+        let [one, other] = [new_authority().unwrap(), new_authority().unwrap()];
+        let names = ["localhost".to_owned()];
+        assert!(check(&one, &names).is_ok());
+        assert!(check(&Pair { key: other.key, ..one.clone() }, &names).is_err());
+        assert!(check(&Pair { certificate: "none".into(), ..one }, &names).is_err());
     }
 
     #[test]

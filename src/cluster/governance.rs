@@ -28,7 +28,7 @@ use crate::api::policies::PolicyKey;
 use crate::cost::score::{self, Basis};
 use crate::cost::{Cost, GovernedPod, Stored};
 use crate::server::metrics::Metrics;
-use crate::signals::{Backend, poller};
+use crate::signals::{Shared, poller};
 
 /// Pods per page of a list. A pod is up to 90 KB in memory while it is read, and there may be hundreds of thousands.
 const PAGE: u32 = 100;
@@ -40,7 +40,7 @@ const PARALLEL_LISTS: usize = 4;
 const FIRST_POLLS: Duration = Duration::from_secs(20);
 
 /// The backends of the server configuration, by name.
-pub type Backends = BTreeMap<String, Arc<dyn Backend>>;
+pub type Backends = BTreeMap<String, Arc<Shared>>;
 
 /// A task that ends when it is dropped.
 struct Task(JoinHandle<()>);
@@ -72,6 +72,8 @@ pub async fn run(world: Arc<World>, backends: Arc<Backends>, client: Option<Clie
     let mut announcing = None;
     let lists = Arc::new(Semaphore::new(PARALLEL_LISTS));
     while changes.changed().await.is_ok() {
+        // In this order: once the policies are known, all of them are in what is read next.
+        let knows_policies = world.knows(List::Policies);
         let policies = world.policies();
         let wanted: HashMap<PolicyKey, &Arc<CostPolicy>> = policies.policies().map(|policy| (policy.key(), policy)).collect();
         let gone: Vec<PolicyKey> = governed.keys().filter(|key| !wanted.contains_key(key)).cloned().collect();
@@ -89,7 +91,7 @@ pub async fn run(world: Arc<World>, backends: Arc<Backends>, client: Option<Clie
             info!(namespace = key.namespace, policy = key.name, generation = policy.generation, "policy in force");
             governed.insert(key, start(policy.clone(), &world, &backends, client.as_ref(), &metrics, &lists));
         }
-        if announcing.is_none() && world.knows(List::Policies) {
+        if announcing.is_none() && knows_policies {
             let polled = governed.values().map(|governed| governed.polled.clone()).collect();
             announcing = Some(Task::spawn(announce(world.clone(), polled)));
         }
@@ -179,7 +181,11 @@ async fn watch_pods(client: Client, policy: Arc<CostPolicy>, world: Arc<World>, 
                 None => forget(&world, &key, pod),
             },
             Ok(Event::Delete(pod)) => forget(&world, &key, pod),
-            Err(e) => warn!(namespace = key.namespace, policy = key.name, error = %e, "watch of pods failed; trying again"),
+            Err(e) => {
+                // Others must not wait for a list that may never succeed.
+                drop(turn.take());
+                warn!(namespace = key.namespace, policy = key.name, error = %e, "watch of pods failed; trying again");
+            }
         }
     }
 }
@@ -199,7 +205,7 @@ fn apply(world: &World, policy: &Arc<CostPolicy>, pod: GovernedPod) {
         Stored::Ours(value) => (value, Basis::Written),
         _ => return,
     };
-    world.costs.insert(&uid, Cost { value, basis, stale: false, policy: policy.clone() });
+    world.costs.insert(&uid, Cost { value, basis, stale: false, yields: false, policy: policy.clone() });
 }
 
 fn forget(world: &World, key: &PolicyKey, pod: Pod) {

@@ -24,7 +24,7 @@ use crate::api::documents::{Document, nearest};
 use crate::api::policies::PolicyKey;
 use crate::api::{CostPolicy, DeletionCostPolicy, DeletionCostPolicySpec, HeadroomPool, Pool, Problem, one_line};
 use crate::headroom::Classes;
-use crate::signals::Backend;
+use crate::signals::Shared;
 
 /// Follows the DeletionCostPolicies for as long as it is polled.
 pub async fn watch_policies(client: Client, world: Arc<World>, backends: Arc<Backends>, reporter: Reporter) {
@@ -111,12 +111,12 @@ pub fn check_backend(backends: &Backends, policy: &DeletionCostPolicySpec, names
         let message = format!("spec.backend: found `{name}`, wanted a backend of the server configuration ({names}){hint}");
         return Err(("UnknownBackend", message));
     };
-    let problems = query_problems(&**backend, policy, namespace);
+    let problems = query_problems(backend, policy, namespace);
     if problems.is_empty() { Ok(()) } else { Err(("InvalidQuery", one_line(&problems))) }
 }
 
 /// What is wrong with the queries of a policy, in the eyes of its backend.
-pub fn query_problems(backend: &dyn Backend, policy: &DeletionCostPolicySpec, namespace: &str) -> Vec<Problem> {
+pub fn query_problems(backend: &Shared, policy: &DeletionCostPolicySpec, namespace: &str) -> Vec<Problem> {
     let problem = |(index, signal): (usize, &Signal)| {
         let why = backend.prepare(&signal.query, namespace).err()?;
         Some(Problem::new(

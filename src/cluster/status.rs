@@ -19,11 +19,11 @@ pub const FIELD_MANAGER: &str = "pecking-order";
 /// Longer messages are cut; the API server accepts 32 KiB.
 const MESSAGE_CHARS: usize = 4096;
 
-/// How many objects' last words are remembered.
+/// How many objects' words are remembered. An entry is a few hundred bytes; objects that are gone leave theirs behind.
 const SAID: usize = 10_000;
 
-/// Reports that wait to be written. Beyond it the newest are dropped: the next change of the object reports again.
-const QUEUE: usize = 256;
+/// The pause before what could not be written is tried again.
+const AGAIN: Duration = Duration::from_secs(10);
 
 /// How long one write may take.
 const WRITE_LIMIT: Duration = Duration::from_secs(5);
@@ -44,46 +44,64 @@ struct Report {
 
 /// Writes statuses in a task of its own: what is in force must not wait for it.
 #[derive(Clone)]
-pub struct Reporter(mpsc::Sender<Report>);
+pub struct Reporter(mpsc::UnboundedSender<Report>);
 
 impl Reporter {
-    /// The client must not retry by itself.
+    /// The client must not retry by itself. The queue is as long as the list of our own objects, whose newest report each
+    /// counts: it is emptied into a map at once.
     pub fn start(client: Client) -> Self {
-        let (sender, receiver) = mpsc::channel(QUEUE);
+        let (sender, receiver) = mpsc::unbounded_channel();
         tokio::spawn(run(client, receiver));
         Self(sender)
     }
 
     pub fn report(&self, resource: &ApiResource, object: DynamicObject, ready: Ready) {
-        let name = object.name_any();
-        if self.0.try_send(Report { resource: resource.clone(), object, ready }).is_err() {
-            warn!(kind = resource.kind, name, "too many statuses wait to be written; this one is left out");
-        }
+        // The task ends only with the process.
+        let _ = self.0.send(Report { resource: resource.clone(), object, ready });
     }
 }
 
 /// Each replica says a thing once. It does not look whether the status still says so: two replicas with different
 /// configurations would otherwise correct each other for ever.
-async fn run(client: Client, mut reports: mpsc::Receiver<Report>) {
+async fn run(client: Client, mut reports: mpsc::UnboundedReceiver<Report>) {
     let mut said: HashMap<String, (Option<i64>, Ready)> = HashMap::new();
-    while let Some(Report { resource, object, ready }) = reports.recv().await {
-        let key = object.metadata.uid.clone().unwrap_or_default();
-        let now = (object.metadata.generation, ready);
-        if said.get(&key) == Some(&now) {
-            continue;
+    let mut pending: HashMap<String, Report> = HashMap::new();
+    loop {
+        let wait = if pending.is_empty() { Duration::MAX } else { AGAIN };
+        match timeout(wait, reports.recv()).await {
+            Ok(None) => return,
+            Ok(Some(report)) => take(&mut pending, report),
+            Err(_) => {}
         }
-        match timeout(WRITE_LIMIT, write(&client, &resource, &object, &now.1)).await {
-            Ok(Ok(())) => {
-                said.insert(key, now);
+        while let Ok(report) = reports.try_recv() {
+            take(&mut pending, report);
+        }
+        for (uid, Report { resource, object, ready }) in std::mem::take(&mut pending) {
+            let now = (object.metadata.generation, ready);
+            if said.get(&uid) == Some(&now) {
+                continue;
             }
-            Ok(Err(e)) => warn!(kind = resource.kind, name = object.name_any(), error = %e, "cannot write the status"),
-            Err(_) => warn!(kind = resource.kind, name = object.name_any(), "the status was not written in time"),
+            let written = timeout(WRITE_LIMIT, write(&client, &resource, &object, &now.1)).await;
+            let why = match written {
+                Ok(Ok(())) => {
+                    said.insert(uid, now);
+                    continue;
+                }
+                Ok(Err(e)) => e.to_string(),
+                Err(_) => format!("no answer within {WRITE_LIMIT:?}"),
+            };
+            warn!(kind = resource.kind, name = object.name_any(), why, "cannot write the status; trying again");
+            pending.insert(uid, Report { resource, object, ready: now.1 });
         }
-        // An entry is a few hundred bytes; objects that are gone leave theirs behind.
         if said.len() > SAID {
             said.clear();
         }
     }
+}
+
+/// Only the newest report of an object counts.
+fn take(pending: &mut HashMap<String, Report>, report: Report) {
+    pending.insert(report.object.metadata.uid.clone().unwrap_or_default(), report);
 }
 
 /// Writes the condition unless it stands there already.

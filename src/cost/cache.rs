@@ -23,6 +23,8 @@ pub struct Cost {
     pub value: i32,
     pub basis: Basis,
     pub stale: bool,
+    /// It yields to the measured work of another pod, so it says more than that nothing is known.
+    pub yields: bool,
     /// The policy as it was when the cost was computed. Whether it may be written is up to the one in force.
     pub policy: Arc<CostPolicy>,
 }
@@ -31,7 +33,10 @@ impl Cost {
     /// The value that should stand on a pod where `stored` does, if it may be written there. What is unknown replaces
     /// nothing that was known.
     pub fn replaces(&self, stored: Stored, in_force: &CostPolicy) -> Option<i32> {
-        let nothing_new = matches!((self.basis, stored), (Basis::NoMetrics, Stored::Ours(_)));
+        let nothing_new = match stored {
+            Stored::Ours(value) => self.basis == Basis::NoMetrics && !(self.yields && self.value < value),
+            _ => false,
+        };
         (!nothing_new && stored.is_ours_to_write(in_force.spec.foreign_values)).then_some(self.value)
     }
 }

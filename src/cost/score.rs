@@ -19,6 +19,8 @@ pub struct Score {
     pub basis: Basis,
     /// Some of it rests on a last known value that is older than `maxAgeSeconds`.
     pub stale: bool,
+    /// It yields to the measured work of another pod of its ReplicaSet.
+    pub yields: bool,
 }
 
 /// What decided the cost.
@@ -58,6 +60,7 @@ pub fn score(spec: &DeletionCostPolicySpec, pods: &[impl AsRef<GovernedPod>], re
         let least = least_work(pods, &scores);
         for (pod, score) in pods.iter().zip(&mut scores) {
             if let (Basis::New | Basis::NotReady | Basis::NoMetrics, Some(least)) = (score.basis, least.get(pod.as_ref().owner.as_str())) {
+                score.yields = true;
                 score.cost = score.cost.min(below(spec, *least));
             }
         }
@@ -123,7 +126,7 @@ fn score_alone(spec: &DeletionCostPolicySpec, pod: &GovernedPod, readings: &Read
     } else {
         (Basis::Idle, 0)
     };
-    Score { cost, basis, stale }
+    Score { cost, basis, stale, yields: false }
 }
 
 /// Rounds to the nearest multiple of `resolution`, within 0 and `maxCost`.

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::NodeSelectorTerm;
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 
+use super::quantity::Quantity;
 use crate::api::policies::Labels;
+use crate::api::tolerant::{few, null_is_default};
 use crate::api::{HEADROOM_LABEL, Pool};
 
 /// A reviewed object.
@@ -18,6 +20,8 @@ pub struct Object {
     pub leaving: bool,
     /// The Deployment or CronJob that made this ReplicaSet or Job from a template that was reviewed there.
     pub made_by_a_reviewed_template: bool,
+    /// Something makes it again when it is gone.
+    pub is_controlled: bool,
     pub body: Body,
 }
 
@@ -25,6 +29,8 @@ pub struct Object {
 pub enum Body {
     Class {
         value: i32,
+        global_default: bool,
+        preemption_policy: Option<String>,
     },
     /// A pod, or the template of one.
     Pod {
@@ -98,6 +104,58 @@ pub struct PodSpec {
     pub node_selector: BTreeMap<String, String>,
     #[serde(default, deserialize_with = "null_is_default")]
     affinity: Affinity,
+    #[serde(default, deserialize_with = "few")]
+    pub containers: Vec<Container>,
+    /// Of the pod as a whole.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub resources: Resources,
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub struct Container {
+    pub image: Option<String>,
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub resources: Resources,
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub struct Resources {
+    #[serde(default, deserialize_with = "null_is_default")]
+    requests: BTreeMap<String, Amount>,
+    #[serde(default, deserialize_with = "null_is_default")]
+    limits: BTreeMap<String, Amount>,
+}
+
+/// A quantity as it is written: a text, or a number where YAML has made it one.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Amount {
+    Text(String),
+    Number(serde_json::Number),
+}
+
+impl Resources {
+    /// What is reserved of a resource: the request, or the limit that stands for it.
+    pub fn reserved(&self, resource: &str) -> Option<String> {
+        self.requests.get(resource).or_else(|| self.limits.get(resource)).map(Amount::text)
+    }
+
+    /// Whether anything is reserved at all. What cannot be read is left to the API server, which refuses it.
+    pub fn reserve_something(&self) -> bool {
+        self.requests
+            .values()
+            .chain(self.limits.values())
+            .any(|amount| Quantity::parse(&amount.text()).map_or(true, |amount| amount.nanos > 0))
+    }
+}
+
+impl Amount {
+    fn text(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Number(number) => number.to_string(),
+        }
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -116,7 +174,7 @@ struct NodeAffinity {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct NodeSelector {
-    #[serde(default, deserialize_with = "null_is_default")]
+    #[serde(default, deserialize_with = "few")]
     node_selector_terms: Vec<NodeSelectorTerm>,
 }
 
@@ -133,7 +191,12 @@ impl Object {
         let (head, body) = match kind {
             Kind::PriorityClass => {
                 let raw: RawClass = serde_json::from_str(json)?;
-                (Head { metadata: raw.metadata, status: Status::default() }, Body::Class { value: raw.value.unwrap_or(0) })
+                let body = Body::Class {
+                    value: raw.value.unwrap_or(0),
+                    global_default: raw.global_default.unwrap_or(false),
+                    preemption_policy: raw.preemption_policy,
+                };
+                (Head { metadata: raw.metadata, status: Status::default() }, body)
             }
             Kind::Pod => {
                 let raw: Raw<PodSpec> = serde_json::from_str(json)?;
@@ -166,6 +229,7 @@ impl Object {
             labels: metadata.labels,
             leaving: metadata.deletion_timestamp.is_some() || ended,
             made_by_a_reviewed_template,
+            is_controlled: metadata.owner_references.iter().any(|owner| owner.controller == Some(true)),
             body,
         })
     }
@@ -209,10 +273,13 @@ struct Raw<S> {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct RawClass {
     #[serde(default, deserialize_with = "null_is_default")]
     metadata: Metadata,
     value: Option<i32>,
+    global_default: Option<bool>,
+    preemption_policy: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -225,7 +292,7 @@ struct Metadata {
     #[serde(default, deserialize_with = "null_is_default")]
     labels: Labels,
     deletion_timestamp: Option<serde::de::IgnoredAny>,
-    #[serde(default, deserialize_with = "null_is_default")]
+    #[serde(default, deserialize_with = "few")]
     owner_references: Vec<Owner>,
 }
 
@@ -277,8 +344,4 @@ impl Template {
     fn into_body(self) -> Body {
         Body::Pod { labels: self.metadata.labels, spec: Box::new(self.spec) }
     }
-}
-
-fn null_is_default<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(deserializer: D) -> Result<T, D::Error> {
-    Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }

@@ -108,8 +108,9 @@ mod tests {
         review.broken.iter().map(|broken| broken.rule).collect()
     }
 
+    /// A pool that marks by label. The objects of these tests are bare, so the rules about what they lack are off.
     fn by_label() -> Value {
-        json!({"placeholders": {"selector": {"matchLabels": {"headroom": "yes"}}}})
+        json!({"placeholders": {"selector": {"matchLabels": {"headroom": "yes"}}}, "rules": {"requestsSet": "Off", "canRefill": "Off"}})
     }
 
     /// A11, webhook case 50.
@@ -149,9 +150,9 @@ mod tests {
     /// Taking away the first of two reasons moves the finding to the second: that is no new one.
     #[test]
     fn an_update_that_mends_a_part_passes() {
-        let policies = policies(json!({}));
+        let policies = policies(by_label());
         let pod = |selector: Value| {
-            let metadata = json!({"labels": {"pecking-order.dev/headroom": "general"}});
+            let metadata = json!({"labels": {"headroom": "yes"}});
             object(
                 Kind::Pod,
                 json!({"metadata": metadata, "spec": {"priority": -10, "terminationGracePeriodSeconds": 0, "nodeSelector": selector}}),
@@ -228,7 +229,7 @@ mod tests {
     #[test]
     fn a_rule_that_is_off_is_not_looked_at() {
         let mut spec = by_label();
-        spec["rules"] = json!({"zeroGracePeriod": "Off"});
+        spec["rules"]["zeroGracePeriod"] = json!("Off");
         assert_eq!(review(&pod(30, json!({"headroom": "yes"})), None, &policies(spec), &Classes::default()), Review::default());
     }
 }

@@ -86,28 +86,35 @@ impl Keeper {
 
     /// Looks after the pair for as long as it is polled.
     pub async fn run(mut self) {
+        let mut another = false;
         loop {
             sleep(LOOK_EVERY).await;
-            let another = self.adopt().await;
-            // The bundle has a new authority before the first leaf of it is served.
-            self.publish().await;
-            self.look(Timestamp::now().as_second(), another);
+            // The API server learns of a bundle a moment after it is written, so a new authority is in it for a whole round
+            // before the first leaf of it is served; for as many as it takes to write it.
+            let published = self.publish().await;
+            self.look(Timestamp::now().as_second(), another && published);
+            another = (another && !published) || self.adopt().await;
         }
     }
 
-    /// Looks for another authority in the Secret: somebody has replaced it, or deleted it so that a new one is made.
+    /// Looks for another authority in the Secret: somebody has replaced it, or deleted it so that a new one is made. One that
+    /// cannot sign is left alone.
     async fn adopt(&mut self) -> bool {
-        let Source::Authority { authority, secret: Some(secret), .. } = &mut self.source else { return false };
+        let Source::Authority { authority, secret: Some(secret), names } = &mut self.source else { return false };
         let Secret { client, namespace, managed } = &**secret;
-        match authority::find_or_create(client, namespace, &managed.secret).await {
-            Ok(found) if found.certificate != authority.certificate => {
+        let found = match authority::find_or_create(client, namespace, &managed.secret).await {
+            Ok(found) if found.certificate == authority.certificate => return false,
+            Ok(found) => authority::check(&found, names).map(|()| found),
+            Err(e) => Err(e),
+        };
+        match found {
+            Ok(found) => {
                 info!("another certificate authority is in the Secret");
                 *authority = found;
                 true
             }
-            Ok(_) => false,
             Err(e) => {
-                warn!(error = format!("{e:#}"), "cannot read the certificate authority; the one at hand stays");
+                warn!(error = format!("{e:#}"), "the certificate authority in the Secret cannot be used; the one at hand stays");
                 false
             }
         }
@@ -147,12 +154,14 @@ impl Keeper {
         self.metrics.certificate_expiry(self.valid_until);
     }
 
-    async fn publish(&self) {
-        if let Source::Authority { authority, secret: Some(secret), .. } = &self.source
-            && let Err(e) = authority::publish(&secret.client, &secret.managed.webhook_configuration, authority).await
-        {
+    /// Whether the authority is in the bundles, or needs not be.
+    async fn publish(&self) -> bool {
+        let Source::Authority { authority, secret: Some(secret), .. } = &self.source else { return true };
+        let published = authority::publish(&secret.client, &secret.managed.webhook_configuration, authority).await;
+        if let Err(e) = &published {
             warn!(error = format!("{e:#}"), "cannot write the caBundle; trying again");
         }
+        published.is_ok()
     }
 }
 

@@ -33,6 +33,9 @@ const MAX_BODY_BYTES: usize = 8 << 20;
 /// What is reserved for a body before it comes: most reviews are smaller.
 const ORDINARY_BODY_BYTES: usize = 64 << 10;
 
+/// Few objects are larger: those near etcd's limit.
+const LARGE_BODY_BYTES: usize = 1 << 20;
+
 /// All bodies together, in KiB: a quarter of the memory that the shipped Deployment has.
 const MAX_BODIES_KIB: usize = 64 << 10;
 
@@ -97,12 +100,23 @@ pub struct Webhook {
     reviews: Semaphore,
     held: Semaphore,
     memory: Semaphore,
+    large: Semaphore,
 }
 
 impl Webhook {
     pub fn new(world: Arc<World>, backends: Arc<Backends>, scale_downs: ScaleDowns, metrics: Arc<Metrics>, health: Arc<Health>) -> Self {
         let (reviews, held) = (Semaphore::new(PARALLEL_REVIEWS), Semaphore::new(PARALLEL_SCALE_DOWNS));
-        Self { world, backends, scale_downs, metrics, health, reviews, held, memory: Semaphore::new(MAX_BODIES_KIB) }
+        Self {
+            world,
+            backends,
+            scale_downs,
+            metrics,
+            health,
+            reviews,
+            held,
+            memory: Semaphore::new(MAX_BODIES_KIB),
+            large: Semaphore::new(1),
+        }
     }
 
     pub fn router(self) -> Router {
@@ -137,9 +151,14 @@ impl Webhook {
             Ok(read) => read?,
             Err(_) => return Err(Refusal::Late),
         };
+        // Read, a large body becomes many times its size: one at a time. Of a scale-down next to nothing is read.
+        let large = match body.len() > LARGE_BODY_BYTES && hook != Hook::ScaleDowns {
+            true => Some(timeout(BODY_TIME, self.large.acquire()).await.ok().and_then(Result::ok).ok_or(Refusal::Busy)?),
+            false => None,
+        };
         let places = if hook == Hook::ScaleDowns { &self.held } else { &self.reviews };
         let place = places.try_acquire().map_err(|_| Refusal::Busy)?;
-        Ok(Held { body, _memory: memory, _place: place })
+        Ok(Held { body, _memory: memory, _large: large, _place: place })
     }
 
     /// Answers a body: with the uid and status 200 as soon as the uid can be read.
@@ -159,9 +178,7 @@ impl Webhook {
     /// Asks the backend that a policy names what it thinks of its queries. One that is not known here may be known to a replica
     /// with a newer configuration: the policy's status will tell.
     fn query_problems(&self) -> impl Fn(&DeletionCostPolicySpec, &str) -> Vec<Problem> {
-        |policy, namespace| {
-            self.backends.get(&policy.backend).map(|backend| query_problems(&**backend, policy, namespace)).unwrap_or_default()
-        }
+        |policy, namespace| self.backends.get(&policy.backend).map(|backend| query_problems(backend, policy, namespace)).unwrap_or_default()
     }
 
     async fn decide(&self, hook: Hook, query: Option<&str>, request: &Request<'_>, arrived: Instant) -> Result<Answer, Unreadable> {
@@ -224,6 +241,7 @@ fn deadline(query: Option<&str>, arrived: Instant) -> Instant {
 struct Held<'a> {
     body: Vec<u8>,
     _memory: Option<SemaphorePermit<'a>>,
+    _large: Option<SemaphorePermit<'a>>,
     _place: SemaphorePermit<'a>,
 }
 
@@ -258,27 +276,35 @@ async fn read_body(body: Body, memory: &Semaphore) -> Result<(Vec<u8>, Option<Se
     let mut stream = body.into_data_stream();
     let mut whole = Vec::with_capacity(announced.min(ORDINARY_BODY_BYTES));
     let mut taken: Option<SemaphorePermit<'_>> = None;
-    let mut length = 0;
+    let (mut length, mut refused) = (0, None);
     while let Some(chunk) = stream.next().await {
         let chunk = chunk.map_err(|_| Refusal::Incomplete)?;
         length += chunk.len();
         if length > MAX_DRAINED_BYTES {
             break;
         }
-        if announced.max(length) > MAX_BODY_BYTES {
+        // By the whole length, so that small chunks take no more than they are.
+        let more = (length.div_ceil(1024) - taken.as_ref().map_or(0, SemaphorePermit::num_permits)) as u32;
+        let too_large = announced.max(length) > MAX_BODY_BYTES;
+        match (refused, memory.try_acquire_many(more)) {
+            (None, Ok(more)) if !too_large => {
+                match &mut taken {
+                    Some(taken) => taken.merge(more),
+                    None => taken = Some(more),
+                }
+                whole.extend_from_slice(&chunk);
+            }
             // Read on, so that the sender gets to read the answer, but keep nothing.
-            whole = Vec::new();
-            taken = None;
-            continue;
+            _ => {
+                refused = refused.or(Some(if too_large { Refusal::TooLarge } else { Refusal::Busy }));
+                (whole, taken) = (Vec::new(), None);
+            }
         }
-        let more = memory.try_acquire_many(u32::try_from(chunk.len().div_ceil(1024)).unwrap_or(u32::MAX)).map_err(|_| Refusal::Busy)?;
-        match &mut taken {
-            Some(taken) => taken.merge(more),
-            None => taken = Some(more),
-        }
-        whole.extend_from_slice(&chunk);
     }
-    if announced.max(length) > MAX_BODY_BYTES { Err(Refusal::TooLarge) } else { Ok((whole, taken)) }
+    match refused {
+        Some(refusal) => Err(refusal),
+        None => Ok((whole, taken)),
+    }
 }
 
 fn json(answer: &Answer) -> Response {

@@ -21,6 +21,7 @@ use futures::future::BoxFuture;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use serde::Deserialize;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// A place that answers queries.
 pub trait Backend: Send + Sync {
@@ -39,6 +40,36 @@ pub struct Query {
     pub namespace: String,
     /// Samples that were older than this when the query was asked are not wanted.
     pub max_age: Duration,
+}
+
+/// Queries under way at once to one backend: each may hold an answer of the greatest size. A backend that is slow keeps only
+/// its own policies waiting.
+const PARALLEL_QUERIES: usize = 4;
+
+/// A backend of the server configuration, and whose turn it is to ask it.
+pub struct Shared {
+    backend: Box<dyn Backend>,
+    turns: Semaphore,
+}
+
+impl Shared {
+    pub fn new(backend: Box<dyn Backend>) -> Self {
+        Self { backend, turns: Semaphore::new(PARALLEL_QUERIES) }
+    }
+
+    /// Held while a query is under way and its rows are kept.
+    pub async fn turn(&self) -> Option<SemaphorePermit<'_>> {
+        // Nobody closes the semaphore.
+        self.turns.acquire().await.ok()
+    }
+}
+
+impl std::ops::Deref for Shared {
+    type Target = dyn Backend;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.backend
+    }
 }
 
 /// One row of an answer.
@@ -96,15 +127,16 @@ pub enum BackendConfig {
 impl BackendConfig {
     /// Makes the backend; relative paths are relative to `directory`, the one that holds the server configuration. Without a
     /// cluster there is no client.
-    pub fn build(&self, directory: &Path, client: Option<&Client>) -> anyhow::Result<Arc<dyn Backend>> {
-        Ok(match self {
-            Self::Prometheus(config) => Arc::new(prometheus::Prometheus::new(config, directory)?),
-            Self::Http(config) => Arc::new(http::Http::new(config, directory)?),
+    pub fn build(&self, directory: &Path, client: Option<&Client>) -> anyhow::Result<Arc<Shared>> {
+        let backend: Box<dyn Backend> = match self {
+            Self::Prometheus(config) => Box::new(prometheus::Prometheus::new(config, directory)?),
+            Self::Http(config) => Box::new(http::Http::new(config, directory)?),
             Self::PodMetrics(pod_metrics::Config {}) => {
                 let client = client.context("podMetrics: found no API server, which is what it asks")?;
-                Arc::new(pod_metrics::PodMetrics::new(client.clone()))
+                Box::new(pod_metrics::PodMetrics::new(client.clone()))
             }
-            Self::File(config) => Arc::new(file::File::new(config, directory)),
-        })
+            Self::File(config) => Box::new(file::File::new(config, directory)),
+        };
+        Ok(Arc::new(Shared::new(backend)))
     }
 }

@@ -6,29 +6,20 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use k8s_openapi::jiff::Timestamp;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior};
 use tracing::{info, warn};
 
 use super::matching::match_rows;
-use super::{Backend, Query};
+use super::{Query, Shared};
 use crate::api::CostPolicy;
 use crate::cluster::World;
 use crate::cost::readings::{Readings, Sample};
 use crate::cost::{Cost, GovernedPod, score};
 use crate::server::metrics::Metrics;
 
-/// Queries under way at once, over all policies: each may hold an answer of the backend's greatest size.
-static QUERIES: Semaphore = Semaphore::const_new(4);
-
 /// Polls for as long as it is not dropped.
-pub async fn run(
-    policy: Arc<CostPolicy>,
-    backend: Arc<dyn Backend>,
-    world: Arc<World>,
-    metrics: Arc<Metrics>,
-    polled: watch::Sender<bool>,
-) {
+pub async fn run(policy: Arc<CostPolicy>, backend: Arc<Shared>, world: Arc<World>, metrics: Arc<Metrics>, polled: watch::Sender<bool>) {
     let period = Duration::from_secs(policy.spec.poll_seconds.into());
     let mut poller = Poller { policy, backend, world, metrics, readings: Readings::default(), answered: false, trouble: None };
     // A thousand policies that were read together must not poll together.
@@ -42,7 +33,7 @@ pub async fn run(
 }
 
 /// Polls once, and gives back what was read.
-pub async fn poll_once(policy: Arc<CostPolicy>, backend: Arc<dyn Backend>, world: Arc<World>, metrics: Arc<Metrics>) -> Readings {
+pub async fn poll_once(policy: Arc<CostPolicy>, backend: Arc<Shared>, world: Arc<World>, metrics: Arc<Metrics>) -> Readings {
     let mut poller = Poller { policy, backend, world, metrics, readings: Readings::default(), answered: false, trouble: None };
     poller.poll(Timestamp::now()).await;
     poller.readings
@@ -50,7 +41,7 @@ pub async fn poll_once(policy: Arc<CostPolicy>, backend: Arc<dyn Backend>, world
 
 struct Poller {
     policy: Arc<CostPolicy>,
-    backend: Arc<dyn Backend>,
+    backend: Arc<Shared>,
     world: Arc<World>,
     metrics: Arc<Metrics>,
     readings: Readings,
@@ -100,14 +91,13 @@ impl Poller {
         let policy = &self.policy;
         let text = self.backend.prepare(query, &policy.namespace)?;
         let query = Query { text, namespace: policy.namespace.clone(), max_age };
-        let turn = QUERIES.acquire().await;
-        debug_assert!(turn.is_ok(), "nobody closes the semaphore");
+        let _turn = self.backend.turn().await;
         let rows = self.backend.query(&query).await.map_err(|e| {
             self.metrics.polls(&policy.spec.backend, e.kind());
             e.to_string()
         })?;
         let matched = match_rows(&rows, &policy.spec.pod_key, &policy.namespace, pods);
-        if matched.samples.is_empty() && !rows.is_empty() && !pods.is_empty() {
+        if !rows.is_empty() && !pods.is_empty() && matched.others == rows.len() {
             // Rows that are all about others mean a wrong podKey, not that every pod is idle: no cost is changed.
             self.metrics.polls(&policy.spec.backend, "no_series_match");
             let labels = matched.labels.into_iter().collect::<Vec<_>>().join(", ");
@@ -122,7 +112,8 @@ impl Poller {
         let least_work = score::least_work(pods, &scores).into_iter().map(|(owner, cost)| (owner.to_owned(), cost)).collect();
         self.world.costs.set_least_work(&self.policy.key(), least_work);
         for (pod, score) in pods.iter().zip(scores) {
-            let cost = Cost { value: score.cost, basis: score.basis, stale: score.stale, policy: self.policy.clone() };
+            let cost =
+                Cost { value: score.cost, basis: score.basis, stale: score.stale, yields: score.yields, policy: self.policy.clone() };
             self.world.costs.insert(&pod.uid, cost);
         }
     }

@@ -6,18 +6,21 @@ use promql_parser::parser::{
     self, AggregateExpr, BinaryExpr, Call, Expr, MatrixSelector, ParenExpr, SubqueryExpr, UnaryExpr, VectorSelector,
 };
 
+/// Longer queries are not read.
+pub const MOST_BYTES: usize = 4096;
+
 /// A query is read recursively, and so is what it was read into. Each of these opens or continues at most one level, so this
 /// many keep the recursion well within a thread's stack.
 const MOST_OPERATORS: usize = 256;
 
+/// The parser compiles each regular expression, and a short one can be large once compiled.
+const MOST_EXPRESSIONS: usize = 16;
+const EXPRESSION_BYTES: usize = 256 << 10;
+
 /// The query with `label="namespace"` in each of its selectors; or why that cannot be done.
 pub fn confine(query: &str, label: &str, namespace: &str) -> Result<String, String> {
-    let operators = query.matches(|c: char| "([{+-*/%^<>=!".contains(c)).count()
-        + query.split_whitespace().filter(|word| matches!(word.to_lowercase().as_str(), "and" | "or" | "unless" | "atan2")).count();
-    if operators > MOST_OPERATORS {
-        return Err(format!("found {operators} operators and brackets, wanted at most {MOST_OPERATORS}"));
-    }
-    let mut expression = parser::parse(query).map_err(|e| format!("cannot be read as PromQL: {}", e.trim()))?;
+    check_size(query)?;
+    let mut expression = parse(query)?;
     let matcher = Matcher::new(MatchOp::Equal, label, namespace);
     visit(&mut expression, &mut |matchers| {
         if !matchers.or_matchers.is_empty() {
@@ -28,13 +31,66 @@ pub fn confine(query: &str, label: &str, namespace: &str) -> Result<String, Stri
         Ok(())
     })?;
     let confined = expression.to_string();
+    drop(expression);
     // What was printed is read again, or a quotation mark in the wrong place could undo all of this.
-    let mut read_back = parser::parse(&confined).map_err(|e| format!("cannot be confined: {}", e.trim()))?;
+    let mut read_back = parse(&confined)?;
     visit(&mut read_back, &mut |matchers| {
         let is_confined = matchers.matchers.contains(&matcher) && matchers.or_matchers.is_empty();
         if is_confined { Ok(()) } else { Err("cannot be confined: it does not survive being printed".into()) }
     })?;
     if read_back.to_string() == confined { Ok(confined) } else { Err("cannot be confined: it reads differently once printed".into()) }
+}
+
+/// Refuses what would cost too much to read. The parser has no bounds of its own.
+fn check_size(query: &str) -> Result<(), String> {
+    if query.len() > MOST_BYTES {
+        return Err(format!("found {} bytes, wanted at most {MOST_BYTES}", query.len()));
+    }
+    let words = query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':');
+    let operators = query.matches(|c: char| "([{+-*/%^<>=!".contains(c)).count()
+        + words.filter(|word| matches!(word.to_lowercase().as_str(), "and" | "or" | "unless" | "atan2")).count();
+    if operators > MOST_OPERATORS {
+        return Err(format!("found {operators} operators and brackets, wanted at most {MOST_OPERATORS}"));
+    }
+    let expressions: Vec<&str> = query.split("=~").chain(query.split("!~")).skip(1).collect();
+    if expressions.len() > MOST_EXPRESSIONS {
+        return Err(format!("found {} regular expressions, wanted at most {MOST_EXPRESSIONS}", expressions.len()));
+    }
+    for expression in expressions {
+        let Some(pattern) = quoted(expression.trim_start()) else { continue };
+        if let Err(regex::Error::CompiledTooBig(_)) =
+            regex::RegexBuilder::new(&format!("^(?:{pattern})$")).size_limit(EXPRESSION_BYTES).build()
+        {
+            return Err(format!("the regular expression `{pattern}` is too large once compiled"));
+        }
+    }
+    Ok(())
+}
+
+/// The text of a string that begins here, without its quotes and escapes.
+fn quoted(text: &str) -> Option<String> {
+    let mut characters = text.chars();
+    let quote = characters.next().filter(|c| "\"'`".contains(*c))?;
+    let mut inside = String::new();
+    while let Some(c) = characters.next() {
+        match c {
+            c if c == quote => break,
+            '\\' if quote != '`' => match characters.next()? {
+                escaped @ ('\\' | '"' | '\'') => inside.push(escaped),
+                other => inside.extend(['\\', other]),
+            },
+            c => inside.push(c),
+        }
+    }
+    Some(inside)
+}
+
+/// Reads a query. The parser panics on some numbers, such as a range of 1e30 seconds.
+fn parse(query: &str) -> Result<Expr, String> {
+    match std::panic::catch_unwind(|| parser::parse(query)) {
+        Ok(read) => read.map_err(|e| format!("cannot be read as PromQL: {}", e.trim())),
+        Err(_) => Err("cannot be read as PromQL: a number in it is out of range".into()),
+    }
 }
 
 fn visit(expression: &mut Expr, change: &mut impl FnMut(&mut Matchers) -> Result<(), String>) -> Result<(), String> {
@@ -112,9 +168,17 @@ mod tests {
             ("nonsense(work)", "cannot be read as PromQL"),
             (r#"work{a="b" or c="d"}"#, "`or`"),
             ("", "cannot be read as PromQL"),
-            (&"(".repeat(100_000), "wanted at most 256"),
-            (&"a+".repeat(100_000), "wanted at most 256"),
-            (&"a and ".repeat(1000), "wanted at most 256"),
+            (&"(".repeat(100_000), "wanted at most 4096"),
+            (&"(".repeat(1000), "wanted at most 256"),
+            (&"a+".repeat(1000), "wanted at most 256"),
+            (&"a and ".repeat(600), "wanted at most 256"),
+            (&"a and#\na ".repeat(400), "wanted at most 256"),
+            ("rate(work[1e30])", "cannot be read as PromQL"),
+            ("work offset 1e30", "cannot be read as PromQL"),
+            (r#"work{a=~"\\w{300}"}"#, "too large once compiled"),
+            (r"work{a=~'\\w{300}'}", "too large once compiled"),
+            (r#"work{a=~"x\"\\w{300}"}"#, "too large once compiled"),
+            (&format!("work{{{}}}", vec!["a=~\"b\""; 20].join(",")), "regular expressions, wanted at most 16"),
         ] {
             let found = confine(query, "namespace", "shop").unwrap_err();
             assert!(found.contains(why), "{found}");

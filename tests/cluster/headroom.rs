@@ -103,6 +103,13 @@ fn refuses_what_defeats_headroom(cluster: &'static Cluster) -> anyhow::Result<()
         &["value: ", "[priorityAboveCutoff] found -11, wanted -10 or higher", "never adds a node"],
     )?;
     rejects(cluster, &marked("refuses-zero", 0), &["value: ", "[priorityBelowWorkloads] found 0, wanted less than 0"])?;
+    let mut default = marked("refuses-default", -10);
+    default["globalDefault"] = json!(true);
+    rejects(cluster, &default, &["globalDefault: ", "[notGlobalDefault]"])?;
+    let mut preempting = marked("warns-of-preempting", -10);
+    preempting["preemptionPolicy"] = Value::Null;
+    let output = cluster.admin.try_apply(&preempting.to_string())?;
+    ensure!(output.success && output.stderr.contains("Warning: [neverPreempts]"), "{}", output.stderr);
 
     let bad = [
         (json!({"terminationGracePeriodSeconds": null}), "[zeroGracePeriod]", "terminationGracePeriodSeconds: "),
@@ -115,6 +122,8 @@ fn refuses_what_defeats_headroom(cluster: &'static Cluster) -> anyhow::Result<()
             "nodeSelectorTerms[0].matchExpressions[0]",
         ),
         (json!({"priorityClassName": null}), "[priorityBelowWorkloads]", "no class, so priority 0"),
+        (json!({"priorityClassName": null}), "[placeholderClass]", "found none, wanted `refuses-class`"),
+        (json!({"containers": [{"name": "pause", "image": "pause"}]}), "[requestsSet]", "reserves nothing"),
     ];
     for (index, (change, rule, text)) in bad.into_iter().enumerate() {
         let pod = object("Pod", pool, &format!("pod-{index}"), spec(pool, change.clone()));
@@ -126,12 +135,22 @@ fn refuses_what_defeats_headroom(cluster: &'static Cluster) -> anyhow::Result<()
         }
     }
     let all = spec(pool, json!({"terminationGracePeriodSeconds": 30, "nodeSelector": {"spot": "true"}, "priorityClassName": null}));
+    rejects(cluster, &object("DaemonSet", pool, "every-node", spec(pool, json!({}))), &["kind: ", "[canRefill] found a DaemonSet"])?;
+    let old =
+        spec(pool, json!({"containers": [{"name": "pause", "image": "k8s.gcr.io/pause:3.6", "resources": {"requests": {"cpu": "1"}}}]}));
+    let output = cluster.admin.try_apply(&object("Deployment", pool, "old-image", old).to_string())?;
+    ensure!(
+        output.success && output.stderr.contains("[supportedImage]") && output.stderr.contains("registry.k8s.io/pause:3.6"),
+        "{}",
+        output.stderr
+    );
     rejects(cluster, &object("Pod", pool, "all", all), &["[priorityBelowWorkloads]", "[zeroGracePeriod]", "[offSpot]"])
 }
 
 fn accepts_what_works(cluster: &'static Cluster) -> anyhow::Result<()> {
     let pool = "accepts";
-    make_pool(cluster, pool, json!({}))?;
+    // A bare pod, a Job and a DaemonSet are no good headroom, but good enough to show that the other rules are kept.
+    make_pool(cluster, pool, json!({"canRefill": "Off"}))?;
     let mut marked = class("accepts-minus-one", -1);
     marked["metadata"]["labels"] = json!({"pool": pool});
     accepts(cluster, &marked)?;
@@ -169,7 +188,7 @@ fn an_update_is_refused_only_for_what_it_introduces(cluster: &'static Cluster) -
 
 fn fix_makes_a_pods_30_zero(cluster: &'static Cluster) -> anyhow::Result<()> {
     let pool = "fixes";
-    make_pool(cluster, pool, json!({"zeroGracePeriod": "Fix"}))?;
+    make_pool(cluster, pool, json!({"zeroGracePeriod": "Fix", "canRefill": "Off"}))?;
     let default = || spec(pool, json!({"terminationGracePeriodSeconds": null}));
     accepts(cluster, &object("Pod", pool, "pod", default()))?;
     let pod = cluster.admin.get(&["pod", "pod", "-n", pool])?;

@@ -101,6 +101,35 @@ async fn a_large_review_is_answered_and_a_larger_body_refused() {
     assert_lives(&server).await;
 }
 
+/// Webhook case 27: many at once cost no more than a bounded part of the memory that the Deployment has.
+#[tokio::test]
+async fn many_large_bodies_at_once_share_a_bounded_memory() {
+    let server = start();
+    let client = client(&server);
+    let before = server.memory_kib().unwrap();
+    // A million owners: read in full, each byte of it would become thirty.
+    let owners = format!(
+        r#"{{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{{"uid":"u","operation":"UPDATE",
+        "object":{{"metadata":{{"ownerReferences":[{}{{}}]}}}}}}}}"#,
+        "{},".repeat(1 << 20)
+    );
+    let post = async |body: Vec<u8>| client.post(server.url("/mutate/pods")).body(body).send().await.map(|answer| answer.status());
+    let mut calls = Vec::new();
+    for n in 0..60 {
+        let body = if n % 2 == 0 { vec![b'x'; 16 << 20] } else { owners.clone().into_bytes() };
+        calls.push(post(body));
+    }
+    let answers = futures::future::join_all(calls).await;
+    let peak = server.peak_memory_kib().unwrap();
+    assert!(peak < before + (160 << 10), "memory grew from {before} to {peak} KiB");
+    let allowed = [StatusCode::OK, StatusCode::PAYLOAD_TOO_LARGE, StatusCode::TOO_MANY_REQUESTS, StatusCode::REQUEST_TIMEOUT];
+    for answer in answers {
+        let status = answer.expect("an answer, and not a broken connection");
+        assert!(allowed.contains(&status), "{status}");
+    }
+    assert_lives(&server).await;
+}
+
 #[tokio::test]
 async fn idle_and_half_sent_connections_do_not_keep_others_out() {
     let server = start();

@@ -9,15 +9,32 @@ use super::object::{Kind, Object, PodSpec};
 use crate::api::Pool;
 use crate::api::headroom_pool::Mode;
 
+mod can_refill;
+mod never_preempts;
+mod not_global_default;
 mod off_spot;
+mod placeholder_class;
 mod priority_above_cutoff;
 mod priority_below_workloads;
+mod requests_set;
+mod supported_image;
 mod zero_grace_period;
 
 pub use zero_grace_period::is_fixed_at_create;
 
 /// All rules, in the order in which their findings are listed.
-pub const ALL: &[Rule] = &[priority_above_cutoff::RULE, priority_below_workloads::RULE, zero_grace_period::RULE, off_spot::RULE];
+pub const ALL: &[Rule] = &[
+    priority_above_cutoff::RULE,
+    priority_below_workloads::RULE,
+    not_global_default::RULE,
+    never_preempts::RULE,
+    placeholder_class::RULE,
+    zero_grace_period::RULE,
+    off_spot::RULE,
+    requests_set::RULE,
+    can_refill::RULE,
+    supported_image::RULE,
+];
 
 /// One way in which a placeholder fails in silence.
 pub struct Rule {
@@ -57,7 +74,7 @@ impl Context<'_> {
     /// The priority that the object has or gives, and the field that says so; `None` where a class is not known.
     fn priority(&self) -> Option<(i32, String)> {
         let spec = match &self.object.body {
-            super::object::Body::Class { value } => return Some((*value, "value".into())),
+            super::object::Body::Class { value, .. } => return Some((*value, "value".into())),
             super::object::Body::Pod { spec, .. } => spec,
         };
         let class = spec.priority_class_name.as_deref().filter(|name| !name.is_empty());

@@ -56,8 +56,17 @@ impl Drop for Process {
 
 /// Resident memory of a process, in KiB (`VmRSS` of proc(5)).
 pub fn memory_kib(id: u32) -> anyhow::Result<u64> {
+    memory(id, "VmRSS:")
+}
+
+/// The most that it ever was (`VmHWM`).
+pub fn peak_memory_kib(id: u32) -> anyhow::Result<u64> {
+    memory(id, "VmHWM:")
+}
+
+fn memory(id: u32, field: &str) -> anyhow::Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field)).with_context(|| format!("no {field}"))?;
     Ok(line.trim().trim_end_matches("kB").trim().parse()?)
 }
 

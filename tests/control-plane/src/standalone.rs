@@ -78,6 +78,10 @@ impl Server {
     pub fn memory_kib(&self) -> anyhow::Result<u64> {
         crate::process::memory_kib(self.child.id())
     }
+
+    pub fn peak_memory_kib(&self) -> anyhow::Result<u64> {
+        crate::process::peak_memory_kib(self.child.id())
+    }
 }
 
 impl Drop for Server {

@@ -1,0 +1,64 @@
+//! `canRefill`: a placeholder that is not made again as a Pending pod does not bring a node.
+//!
+//! Cluster Autoscaler leaves the pods of DaemonSets out of its scale-ups. A bare pod that was preempted is gone for good, and a
+//! Job makes its pods again only so many times.
+
+use super::{Context, Finding, Rule};
+use crate::api::Pool;
+use crate::api::headroom_pool::Mode;
+use crate::headroom::object::{Kind, Object};
+
+pub const RULE: Rule = Rule { id: "canRefill", mode, check };
+
+/// Only a DaemonSet never works; the others may be what somebody wants.
+fn mode(pool: &Pool, object: &Object) -> Mode {
+    match pool.spec.rules.can_refill {
+        Mode::Enforce if object.kind != Kind::DaemonSet => Mode::Warn,
+        mode => mode,
+    }
+}
+
+fn check(context: &Context<'_>) -> Option<Finding> {
+    let (found, why) = match context.object.kind {
+        Kind::DaemonSet => ("a DaemonSet", "an autoscaler adds no node for its pods"),
+        Kind::Job | Kind::CronJob => ("a Job", "it makes a preempted pod again only so many times"),
+        Kind::Pod if !context.object.is_controlled => ("a pod without a controller", "nothing makes it again once it is preempted"),
+        _ => return None,
+    };
+    Some(Finding {
+        field: "kind".into(),
+        found: found.into(),
+        wanted: "a Deployment".into(),
+        why: format!("{why}, so the room is not refilled"),
+        evidence: vec![found.into()],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::tests::{check, pool};
+    use super::*;
+
+    /// E8.
+    #[test]
+    fn e8_a_daemon_set_is_refused_and_what_is_not_made_again_is_warned_of() {
+        let pool = pool(json!({}));
+        for (kind, wanted) in [
+            (Kind::DaemonSet, Some(Mode::Enforce)),
+            (Kind::Job, Some(Mode::Warn)),
+            (Kind::CronJob, Some(Mode::Warn)),
+            (Kind::Pod, Some(Mode::Warn)),
+            (Kind::Deployment, None),
+            (Kind::ReplicaSet, None),
+            (Kind::StatefulSet, None),
+        ] {
+            let object = Object::read(kind, "{}").unwrap();
+            let found = check(&RULE, json!({}), kind, json!({})).map(|_| mode(&pool, &object));
+            assert_eq!(found, wanted, "{kind:?}");
+        }
+        let owners = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "controller": true}]);
+        assert_eq!(check(&RULE, json!({}), Kind::Pod, json!({"metadata": {"ownerReferences": owners}})), None);
+    }
+}
