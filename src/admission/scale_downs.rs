@@ -145,6 +145,10 @@ mod tests {
 
     use super::*;
     use crate::admission::request::{Body, read as read_body};
+    use crate::api::{DeletionCostPolicy, Policies};
+    use crate::cost::pod::tests::pod;
+    use crate::cost::score::Basis;
+    use crate::cost::{Cost, CostCache, Stored};
 
     fn scale_down(resource: &str, sub_resource: &str, kind: Value, old: Value, new: Value) -> Option<ScaleDown> {
         let text = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
@@ -178,5 +182,93 @@ mod tests {
         let mut leaving = spec(2);
         leaving["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         assert_eq!(scale_down("replicasets", "", kind(), spec(5), leaving), None);
+    }
+
+    /// A snapshot in which the pods of policy `web` have these costs.
+    fn snapshot(spec: Value, costs: &[(&str, i32, Basis)]) -> Snapshot {
+        let mut whole =
+            json!({"selector": {"matchLabels": {"app": "web"}}, "signals": [{"name": "w", "query": "w", "weight": 1, "cap": 1000}]});
+        whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        let policy: DeletionCostPolicy =
+            serde_json::from_value(json!({"metadata": {"name": "web", "namespace": "shop"}, "spec": whole})).unwrap();
+        let policy = Arc::new(CostPolicy::compile(&policy));
+        let cache = CostCache::with_capacity(100);
+        for (uid, value, basis) in costs {
+            cache.insert(uid, Cost { value: *value, basis: *basis, stale: false, yields: false, policy: policy.clone() });
+        }
+        Snapshot { policies: Arc::new(Policies::default().with_policy(policy)), classes: Arc::default(), costs: cache }
+    }
+
+    /// Plans a scale-down by one of three pods with these stored values.
+    fn one_goes(snapshot: &Snapshot, stored: [Stored; 3]) -> Plan {
+        let pods: Vec<_> = ["a", "b", "c"].iter().zip(stored).map(|(name, stored)| Arc::new(GovernedPod { stored, ..pod(name) })).collect();
+        plan(&pods, &pods, 2, snapshot, Timestamp::from_second(1000).unwrap())
+    }
+
+    const ALL_BUSY_BUT_C: &[(&str, i32, Basis)] = &[("a", 300, Basis::Work), ("b", 200, Basis::Work), ("c", 0, Basis::Idle)];
+
+    fn written(plan: &Plan) -> Vec<(&str, i32)> {
+        plan.writes.iter().map(|write| (write.name.as_str(), write.cost)).collect()
+    }
+
+    #[test]
+    fn writes_what_decides_and_foretells_who_goes() {
+        let plan = one_goes(&snapshot(json!({}), ALL_BUSY_BUT_C), [Stored::Unset; 3]);
+        assert_eq!((written(&plan), plan.victims.clone()), (vec![("a", 300), ("b", 200)], vec!["c".to_owned()]));
+    }
+
+    /// DC-26: a text that is no cost counts as 0, and is replaced where it decides.
+    #[test]
+    fn dc_26_a_malformed_value_is_replaced() {
+        let plan = one_goes(&snapshot(json!({}), ALL_BUSY_BUT_C), [Stored::Malformed, Stored::Ours(200), Stored::Ours(0)]);
+        assert_eq!(written(&plan), [("a", 300)]);
+    }
+
+    /// DC-29: a foreign value is skipped or overridden, as the policy in force says.
+    #[test]
+    fn dc_29_a_foreign_value_is_skipped_or_overridden() {
+        let stored = [Stored::Foreign(-3), Stored::Ours(200), Stored::Ours(0)];
+        let plan = one_goes(&snapshot(json!({}), ALL_BUSY_BUT_C), stored);
+        assert_eq!((written(&plan), plan.victims.clone()), (vec![], vec!["a".to_owned()]));
+        let plan = one_goes(&snapshot(json!({"foreignValues": "Override"}), ALL_BUSY_BUT_C), stored);
+        assert_eq!((written(&plan), plan.victims.clone()), (vec![("a", 300)], vec!["c".to_owned()]));
+    }
+
+    #[test]
+    fn a_policy_that_does_not_write_withholds() {
+        for spec in [json!({"dryRun": true}), json!({"write": {"onScaleDown": false}})] {
+            let plan = one_goes(&snapshot(spec, ALL_BUSY_BUT_C), [Stored::Unset; 3]);
+            assert_eq!((plan.writes.len(), plan.withheld), (0, 2));
+        }
+    }
+
+    /// A cost that was computed under a policy which is gone since is nobody's.
+    #[test]
+    fn a_policy_that_is_gone_writes_nothing() {
+        let snapshot = Snapshot { policies: Arc::default(), ..snapshot(json!({}), ALL_BUSY_BUT_C) };
+        assert_eq!(written(&one_goes(&snapshot, [Stored::Unset; 3])), []);
+    }
+
+    /// During an outage, or after a restart, what is unknown replaces nothing that was known; but it yields to work.
+    #[test]
+    fn what_is_unknown_replaces_nothing_that_was_known() {
+        let unknown = snapshot(json!({}), &[("a", 500, Basis::NoMetrics), ("b", 500, Basis::NoMetrics), ("c", 500, Basis::NoMetrics)]);
+        let plan = one_goes(&unknown, [Stored::Ours(990), Stored::Ours(0), Stored::Ours(700)]);
+        assert_eq!((written(&plan), plan.victims.clone()), (vec![], vec!["b".to_owned()]));
+        let yielding = snapshot(json!({}), &[("a", 60, Basis::Work), ("b", 70, Basis::Work)]);
+        let policy = yielding.policies.policies().next().unwrap().clone();
+        yielding.costs.insert("c", Cost { value: 50, basis: Basis::NoMetrics, stale: false, yields: true, policy });
+        let plan = one_goes(&yielding, [Stored::Ours(60), Stored::Ours(70), Stored::Ours(500)]);
+        assert_eq!((written(&plan), plan.victims.clone()), (vec![("c", 50)], vec!["c".to_owned()]));
+    }
+
+    /// DC-10: a busy pod that is not Ready goes first, whatever is written, so nothing is.
+    #[test]
+    fn dc_10_readiness_comes_before_cost() {
+        let snapshot = snapshot(json!({}), ALL_BUSY_BUT_C);
+        let unready = Arc::new(GovernedPod { ready_since: None, ..pod("a") });
+        let pods = [unready, Arc::new(pod("b")), Arc::new(pod("c"))];
+        let plan = plan(&pods, &pods, 2, &snapshot, Timestamp::from_second(1000).unwrap());
+        assert_eq!((written(&plan), plan.victims.clone()), (vec![], vec!["a".to_owned()]));
     }
 }

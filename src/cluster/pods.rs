@@ -167,3 +167,73 @@ impl PodStore {
         self.inner.write().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::DeletionCostPolicy;
+    use crate::cost::pod::tests::pod;
+
+    fn policy(namespace: &str, name: &str) -> CostPolicy {
+        let policy: DeletionCostPolicy = serde_json::from_value(json!({"metadata": {"name": name, "namespace": namespace}, "spec": {
+            "selector": {"matchLabels": {"app": "web"}}, "signals": [{"name": "w", "query": "w", "weight": 1, "cap": 1}]}}))
+        .unwrap();
+        CostPolicy::compile(&policy)
+    }
+
+    fn names(pods: &[Arc<GovernedPod>]) -> Vec<&str> {
+        let mut names: Vec<&str> = pods.iter().map(|pod| pod.name.as_str()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    #[test]
+    fn the_policy_whose_name_sorts_first_governs() {
+        let (store, policies) =
+            (PodStore::default(), Policies::default().with_policy(policy("shop", "a")).with_policy(policy("shop", "b")));
+        let [a, b] = ["a", "b"].map(|name| policy("shop", name));
+        store.apply(&a.key(), pod("both"));
+        store.apply(&b.key(), pod("both"));
+        store.apply(&b.key(), pod("second"));
+        assert_eq!(names(&store.governed_by(&a, &policies)), ["both"]);
+        assert_eq!(names(&store.governed_by(&b, &policies)), ["second"]);
+    }
+
+    /// DC-34: the same name in two namespaces is two policies.
+    #[test]
+    fn dc_34_forgetting_a_policy_leaves_its_namesake_alone() {
+        let store = PodStore::default();
+        let [red, blue] = ["red", "blue"].map(|namespace| policy(namespace, "gate"));
+        store.apply(&red.key(), GovernedPod { namespace: "red".into(), ..pod("r") });
+        store.apply(&blue.key(), GovernedPod { namespace: "blue".into(), ..pod("b") });
+        store.forget_policy(&red.key());
+        assert!(store.find("red", "r").is_none() && store.find("blue", "b").is_some());
+    }
+
+    #[test]
+    fn a_family_is_all_replica_sets_of_a_deployment() {
+        let (store, key) = (PodStore::default(), policy("shop", "a").key());
+        for (uid, deployment) in [("old", Some("web")), ("new", Some("web")), ("other", Some("api")), ("bare", None)] {
+            store.apply_replica_set(ReplicaSet { namespace: "shop".into(), uid: uid.into(), deployment: deployment.map(Into::into) });
+            store.apply(&key, GovernedPod { owner: uid.into(), ..pod(uid) });
+        }
+        let deployment = store.family("shop", &Workload::Deployment { name: "web".into() });
+        assert_eq!((deployment.replica_sets.len(), names(&deployment.all)), (2, vec!["new", "old"]));
+        let set = |uid: &str| store.family("shop", &Workload::ReplicaSet { uid: uid.into(), name: uid.into() });
+        assert_eq!((set("new").replica_sets.len(), names(&set("new").all)), (1, vec!["new", "old"]));
+        assert_eq!(names(&set("bare").all), ["bare"]);
+        assert!(set("unknown").all.is_empty());
+        assert!(store.family("elsewhere", &Workload::Deployment { name: "web".into() }).all.is_empty());
+    }
+
+    #[test]
+    fn what_a_list_does_not_show_is_gone() {
+        let (store, key) = (PodStore::default(), policy("shop", "a").key());
+        store.apply(&key, pod("stays"));
+        store.apply(&key, pod("goes"));
+        assert_eq!(store.retain(&key, &HashSet::from(["stays".into()])), ["goes"]);
+        assert_eq!(store.len(), 1);
+    }
+}

@@ -70,7 +70,7 @@ impl Part {
             Ok(status) => ensure!(status.success(), "building {} failed: {status}", self.directory),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 bail!(
-                    "Go builds the control plane for these tests, and `go` was not found. Install Go 1.26 or later, on Debian: apt-get install -t trixie-backports golang-go"
+                    "Go builds the control plane for these tests, and `go` was not found. Install Go 1.21 or later, which fetches the version that it needs by itself: apt-get install golang-go"
                 )
             }
             Err(e) => return Err(e).context("cannot run go"),
