@@ -1,13 +1,14 @@
 //! One poller per policy: asks its backend, scores its pods, fills the cache. Nothing on the review path waits for it.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
 use k8s_openapi::jiff::Timestamp;
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::{Instant, MissedTickBehavior, sleep};
 use tracing::{info, warn};
 
 use super::matching::match_rows;
@@ -18,17 +19,24 @@ use crate::cost::readings::{Readings, Sample};
 use crate::cost::{Cost, GovernedPod, score};
 use crate::server::metrics::Metrics;
 
+/// The first poll of a policy comes at the latest after this.
+const FIRST_POLL: Duration = Duration::from_secs(1);
+
 /// Polls for as long as it is not dropped.
 pub async fn run(policy: Arc<CostPolicy>, backend: Arc<Shared>, world: Arc<World>, metrics: Arc<Metrics>, polled: watch::Sender<bool>) {
     let period = Duration::from_secs(policy.spec.poll_seconds.into());
     let mut poller = Poller { policy, backend, world, metrics, readings: Readings::default(), answered: false, trouble: None };
-    // A thousand policies that were read together must not poll together.
-    let mut ticks = tokio::time::interval_at(Instant::now() + poller.phase(period), period);
+    // The first poll comes within a second, since nothing is known before it. The others are spread over the period: a thousand
+    // policies that were read together must not poll together for ever.
+    let share = f64::from(RandomState::new().hash_one(&poller.policy.name) as u32) / f64::from(u32::MAX);
+    sleep(period.min(FIRST_POLL).mul_f64(share)).await;
+    poller.poll(Timestamp::now()).await;
+    polled.send_replace(true);
+    let mut ticks = tokio::time::interval_at(Instant::now() + period.mul_f64(share), period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         poller.poll(Timestamp::now()).await;
-        polled.send_replace(true);
     }
 }
 
@@ -52,14 +60,6 @@ struct Poller {
 }
 
 impl Poller {
-    /// A part of the period that depends on the policy's name: at most a second for the first poll, since nothing is known
-    /// before it.
-    fn phase(&self, period: Duration) -> Duration {
-        use std::hash::{BuildHasher, RandomState};
-        let share = RandomState::new().hash_one(&self.policy.name) % 1000;
-        period.min(Duration::from_secs(1)).mul_f64(share as f64 / 1000.0)
-    }
-
     async fn poll(&mut self, now: Timestamp) {
         let started = Instant::now();
         let spec = &self.policy.spec;
