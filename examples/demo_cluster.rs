@@ -32,7 +32,7 @@ fn main() -> anyhow::Result<()> {
     let backends = format!("{{default: {{prometheus: {{url: '{}'}}}}}}", prometheus.url);
     let _installation = Installation::start(&plane, &directory.join("pecking-order"), &manifest, &backends)?;
 
-    println!("With the webhook, and this policy: one point for each unit of work that Prometheus measures.\n");
+    println!("With the webhook, and a policy of ten points for each unit of work that Prometheus measures.\n");
     admin.run(&["create", "namespace", "with"])?;
     admin.apply(&policy("with").to_string())?;
     println!("{}\n", scale_down(&admin, &exporter, "with")?);

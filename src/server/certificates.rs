@@ -86,14 +86,19 @@ impl Keeper {
 
     /// Looks after the pair for as long as it is polled.
     pub async fn run(mut self) {
-        let mut another = false;
+        // The API server learns of a bundle a moment after it is written. So a new authority is in it for a whole round before
+        // the first leaf of it is served, and no leaf of it is made before.
+        let (mut unpublished, mut another) = (false, false);
         loop {
             sleep(LOOK_EVERY).await;
-            // The API server learns of a bundle a moment after it is written, so a new authority is in it for a whole round
-            // before the first leaf of it is served; for as many as it takes to write it.
-            let published = self.publish().await;
-            self.look(Timestamp::now().as_second(), another && published);
-            another = (another && !published) || self.adopt().await;
+            if !unpublished {
+                self.look(Timestamp::now().as_second(), another);
+                another = false;
+            }
+            unpublished |= self.adopt().await;
+            if self.publish().await && unpublished {
+                (unpublished, another) = (false, true);
+            }
         }
     }
 
