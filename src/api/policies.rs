@@ -125,9 +125,9 @@ impl Policies {
         self.costs.range(first..).take_while(move |(key, _)| key.namespace == namespace).map(|(_, policy)| policy)
     }
 
-    /// Whether no policy before this one has the pod; `has` tells.
-    pub fn governed_first(&self, policy: &CostPolicy, has: impl Fn(&CostPolicy) -> bool) -> bool {
-        !self.in_namespace(&policy.namespace).take_while(|earlier| earlier.name < policy.name).any(|earlier| has(earlier))
+    /// The policies that govern before this one: those of its namespace whose names sort before its own.
+    pub fn before<'a>(&'a self, policy: &'a CostPolicy) -> impl Iterator<Item = &'a Arc<CostPolicy>> {
+        self.in_namespace(&policy.namespace).take_while(|earlier| earlier.name < policy.name)
     }
 
     /// The policy that governs a pod with these labels.

@@ -1,15 +1,15 @@
 //! `pecking-order serve`: puts the parts together and runs them until it is told to stop.
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use axum_server::Handle;
 use axum_server::accept::NoDelayAcceptor;
 use axum_server::tls_rustls::RustlsAcceptor;
+use axum_server::{Handle, Server};
 use kube::Client;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
@@ -104,21 +104,11 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
     let scale_downs = ScaleDowns::new(world.clone(), writer, metrics.clone());
     let webhook = Webhook::new(world.clone(), backends, scale_downs, metrics.clone(), health.clone()).router();
 
-    let acceptor = Bounded::new(RustlsAcceptor::new(keeper.config()).acceptor(NoDelayAcceptor::new()));
-    essential.spawn(keeper.run());
     let handle = Handle::new();
-    let mut server = axum_server::from_tcp(bind("listen", config.listen)?)?
-        .acceptor(acceptor)
-        .handle(handle.clone())
-        .http1_only()
-        .first_request_timeout(FIRST_REQUEST);
-    server.http_builder().http1().header_read_timeout(BETWEEN_REQUESTS);
-
-    let mut health_server = axum_server::from_tcp(bind("healthListen", config.health_listen)?)?
-        .acceptor(Bounded::new(NoDelayAcceptor::new()))
-        .http1_only()
-        .first_request_timeout(FIRST_REQUEST);
-    health_server.http_builder().http1().header_read_timeout(BETWEEN_REQUESTS);
+    let acceptor = RustlsAcceptor::new(keeper.config()).acceptor(NoDelayAcceptor::new());
+    essential.spawn(keeper.run());
+    let server = http_server("listen", config.listen, acceptor)?.handle(handle.clone());
+    let health_server = http_server("healthListen", config.health_listen, NoDelayAcceptor::new())?;
     let health_router = health::router(health.clone(), world, metrics).into_make_service();
     essential.spawn(async move {
         if let Err(e) = health_server.serve(health_router).await {
@@ -153,14 +143,17 @@ fn check_backends(world: &World, backends: &governance::Backends) -> anyhow::Res
     Ok(())
 }
 
-fn bind(field: &str, address: std::net::SocketAddr) -> anyhow::Result<TcpListener> {
+/// Both ports have the same bounds on connections and on idle time.
+fn http_server<A>(field: &str, address: SocketAddr, acceptor: A) -> anyhow::Result<Server<SocketAddr, Bounded<A>>> {
     let listener = TcpListener::bind(address).with_context(|| format!("{field}: cannot listen on {address}"))?;
     listener.set_nonblocking(true)?;
-    Ok(listener)
+    let mut server = axum_server::from_tcp(listener)?.acceptor(Bounded::new(acceptor)).http1_only().first_request_timeout(FIRST_REQUEST);
+    server.http_builder().http1().header_read_timeout(BETWEEN_REQUESTS);
+    Ok(server)
 }
 
 /// On SIGTERM: stop being ready, go on answering until nobody sends any more, finish what is under way.
-async fn stop_when_told(drain: Duration, health: Arc<Health>, handle: Handle<std::net::SocketAddr>) {
+async fn stop_when_told(drain: Duration, health: Arc<Health>, handle: Handle<SocketAddr>) {
     let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
         warn!("signals cannot be watched; stop the process by force");
         return;

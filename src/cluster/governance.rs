@@ -193,7 +193,7 @@ async fn watch_pods(client: Client, policy: Arc<CostPolicy>, world: Arc<World>, 
 /// A pod that no poll has measured yet: one that is new has the cost of a new one, another keeps what we wrote on it before,
 /// and of the rest nothing is known until the first poll.
 fn apply(world: &World, policy: &Arc<CostPolicy>, pod: GovernedPod) {
-    let governs = world.policies().governed_first(policy, |earlier| world.pods.has(earlier, &pod.uid));
+    let governs = !world.policies().before(policy).any(|earlier| world.pods.has(earlier, &pod.uid));
     let (uid, owner, stored, created) = (pod.uid.clone(), pod.owner.clone(), pod.stored, pod.created);
     world.pods.apply(&policy.key(), pod);
     if !governs || world.costs.get(&uid).is_some() {

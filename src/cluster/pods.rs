@@ -94,11 +94,7 @@ impl PodStore {
     /// The pods that a policy governs: those that it selects and no policy before it does.
     pub fn governed_by(&self, policy: &CostPolicy, policies: &Policies) -> Vec<Arc<GovernedPod>> {
         let inner = self.read();
-        let earlier: Vec<_> = policies
-            .in_namespace(&policy.namespace)
-            .take_while(|other| other.name < policy.name)
-            .filter_map(|other| inner.pods.get(&other.key()))
-            .collect();
+        let earlier: Vec<_> = policies.before(policy).filter_map(|other| inner.pods.get(&other.key())).collect();
         let Some(pods) = inner.pods.get(&policy.key()) else { return vec![] };
         pods.iter().filter(|(uid, _)| !earlier.iter().any(|pods| pods.contains_key(*uid))).map(|(_, pod)| pod.clone()).collect()
     }

@@ -33,8 +33,4 @@ impl Classes {
             None => Some(self.default.as_ref().map_or(0, |(_, value)| *value)),
         }
     }
-
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.values.keys().map(String::as_str)
-    }
 }

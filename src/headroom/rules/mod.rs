@@ -5,7 +5,7 @@
 use std::fmt;
 
 use super::classes::Classes;
-use super::object::{Kind, Object, PodSpec};
+use super::object::{Body, Kind, Object, PodSpec};
 use crate::api::Pool;
 use crate::api::headroom_pool::Mode;
 
@@ -74,8 +74,8 @@ impl Context<'_> {
     /// The priority that the object has or gives, and the field that says so; `None` where a class is not known.
     fn priority(&self) -> Option<(i32, String)> {
         let spec = match &self.object.body {
-            super::object::Body::Class { value, .. } => return Some((*value, "value".into())),
-            super::object::Body::Pod { spec, .. } => spec,
+            Body::Class { value, .. } => return Some((*value, "value".into())),
+            Body::Pod { spec, .. } => spec,
         };
         let class = spec.priority_class_name.as_deref().filter(|name| !name.is_empty());
         let field = if spec.priority.is_some() && class.is_none() { "priority" } else { "priorityClassName" };
@@ -105,8 +105,8 @@ impl Context<'_> {
 impl Object {
     pub fn pod_spec(&self) -> Option<&PodSpec> {
         match &self.body {
-            super::object::Body::Pod { spec, .. } => Some(spec),
-            super::object::Body::Class { .. } => None,
+            Body::Pod { spec, .. } => Some(spec),
+            Body::Class { .. } => None,
         }
     }
 

@@ -66,10 +66,6 @@ impl Installation {
         Ok(sum)
     }
 
-    pub fn process_ids(&self) -> Vec<u32> {
-        self.replicas.iter().map(|replica| replica.process.id()).collect()
-    }
-
     pub fn ports(&self) -> Vec<u16> {
         self.replicas.iter().map(|replica| replica.port).collect()
     }

@@ -21,10 +21,6 @@ impl Process {
         Ok(Self { name: name.into(), child, log })
     }
 
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Fails where the process has ended by itself; shows the end of its log.
     pub fn check(&mut self) -> anyhow::Result<()> {
         match self.child.try_wait()? {
