@@ -1,11 +1,9 @@
 //! The pure core by itself: reading a review, scoring, planning.
 
-use std::collections::HashMap;
-
 use divan::{Bencher, black_box};
 use k8s_openapi::jiff::Timestamp;
 use pecking_order::admission::request;
-use pecking_order::api::{DeletionCostPolicy, DeletionCostPolicySpec};
+use pecking_order::api::{CostPolicy, DeletionCostPolicy};
 use pecking_order::cost::plan::{Candidate, fewest_writes};
 use pecking_order::cost::pod::Phase;
 use pecking_order::cost::readings::{Readings, Sample};
@@ -31,28 +29,29 @@ fn pods(count: usize) -> Vec<GovernedPod> {
         restarts: (0, 0),
         created: Timestamp::UNIX_EPOCH,
         terminating: false,
+        grace_seconds: 30,
         stored: Stored::Unset,
     };
     (0..count).map(pod).collect()
 }
 
-fn spec() -> DeletionCostPolicySpec {
+fn policy() -> CostPolicy {
     let signals: Vec<_> = (0..6).map(|i| json!({"name": format!("s{i}"), "query": "q", "weight": 1.5, "cap": 300})).collect();
     let policy: DeletionCostPolicy =
         serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "signals": signals}}))
             .unwrap();
-    policy.spec
+    CostPolicy::compile(&policy)
 }
 
 #[divan::bench(args = [1_000, 10_000])]
 fn score_pods_with_six_signals(bencher: Bencher, count: usize) {
-    let (spec, pods, now) = (spec(), pods(count), Timestamp::now());
+    let (policy, pods, now) = (policy(), pods(count), Timestamp::now());
     let mut readings = Readings::default();
     for signal in 0..6 {
-        let answer: HashMap<_, _> = pods.iter().map(|pod| (pod.uid.clone(), Sample { value: 7.0, time: now })).collect();
-        readings.take_in(&spec, signal, answer, pods.iter().map(|pod| pod.uid.as_str()), now);
+        let answer = vec![Some(Sample { value: 7.0, time: now }); count];
+        readings.take_in(&policy, signal, &answer, &pods, now);
     }
-    bencher.bench(|| score::score(black_box(&spec), black_box(&pods), &readings, now));
+    bencher.bench(|| score::score(black_box(&policy), black_box(&pods), &readings, now));
 }
 
 #[divan::bench(args = [20, 150, 1_000])]

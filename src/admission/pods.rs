@@ -32,14 +32,14 @@ pub fn review(request: &Request<'_>, snapshot: &Snapshot) -> Result<Mutation, Un
 fn at_create(request: &Request<'_>, metadata: &Metadata, snapshot: &Snapshot) -> Option<PodPatch> {
     let owner = metadata.owner_references.iter().find(|owner| owner.controller == Some(true) && honours_cost(owner))?;
     let policy = snapshot.policies.governing(&request.namespace, &metadata.labels)?;
-    let cost = score::new_pod_cost(&policy.spec, snapshot.costs.least_work(&policy.key(), &owner.uid));
+    let cost = score::new_pod_cost(&policy.spec, snapshot.costs.least_work(policy.key(), &owner.uid));
     let cost = Cost { value: cost, basis: Basis::New, stale: false, yields: false, policy: policy.clone() };
     patch(&cost, policy, metadata.annotations.as_ref())
 }
 
 fn at_update(metadata: &Metadata, snapshot: &Snapshot) -> Option<PodPatch> {
     let cost = snapshot.costs.get(&metadata.uid)?;
-    let policy = snapshot.policies.policy(&cost.policy.key())?;
+    let policy = snapshot.policies.policy(cost.policy.key())?;
     patch(&cost, policy, metadata.annotations.as_ref())
 }
 

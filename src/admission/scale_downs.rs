@@ -109,7 +109,7 @@ pub fn plan(pods: &[Arc<GovernedPod>], family: &[Arc<GovernedPod>], to: usize, s
         .iter()
         .map(|pod| {
             let cost = snapshot.costs.get(&pod.uid)?;
-            let policy = snapshot.policies.policy(&cost.policy.key())?;
+            let policy = snapshot.policies.policy(cost.policy.key())?;
             Some((cost.replaces(pod.stored, policy)?, &**policy))
         })
         .collect();

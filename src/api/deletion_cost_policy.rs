@@ -1,14 +1,20 @@
 //! `DeletionCostPolicy`: which pods get a deletion cost, and from which signals.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{LabelSelector, Problem, Problems};
+use crate::cost::signal;
 
 /// The most signals of one policy: each is one query per poll.
 const MAX_SIGNALS: usize = 32;
+
+/// The longest name of a signal, in bytes.
+const MAX_NAME_BYTES: usize = 63;
 
 /// The longest query, in bytes.
 const MAX_QUERY_BYTES: usize = 4096;
@@ -33,12 +39,36 @@ const MAX_COST: i32 = 1_000_000;
     namespaced,
     status = "DeletionCostPolicyStatus",
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
-    printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason"}"#,
-    printcolumn = r#"{"name":"Backend","type":"string","jsonPath":".spec.backend"}"#,
+    printcolumn = r#"{"name":"Reachable","type":"string","jsonPath":".status.conditions[?(@.type==\"BackendReachable\")].status"}"#,
+    printcolumn = r#"{"name":"Matching","type":"string","jsonPath":".status.conditions[?(@.type==\"SeriesMatchTargets\")].status"}"#,
+    printcolumn = r#"{"name":"Pods","type":"integer","jsonPath":".status.pods"}"#,
+    printcolumn = r#"{"name":"Busy","type":"integer","jsonPath":".status.busy"}"#,
+    printcolumn = r#"{"name":"Idle","type":"integer","jsonPath":".status.idle"}"#,
+    printcolumn = r#"{"name":"Unknown","type":"integer","jsonPath":".status.unknown"}"#,
+    printcolumn = r#"{"name":"Polled","type":"date","jsonPath":".status.lastPoll"}"#,
     printcolumn = r#"{"name":"Dry Run","type":"boolean","jsonPath":".spec.dryRun"}"#,
+    printcolumn = r#"{"name":"Backend","type":"string","priority":1,"jsonPath":".spec.backend"}"#,
+    printcolumn = r#"{"name":"Reason","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"Ready\")].reason"}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[x_kube(
+    validation = Rule::new("has(self.preset) || size(self.signals) > 0")
+        .message("found no signals, wanted at least one, or a preset").field_path(".signals"),
+    validation = Rule::new("has(self.preset) || !has(self.parameters)")
+        .message("found parameters, wanted none, since no preset would use them").field_path(".parameters"),
+    validation = Rule::new("has(self.preset) || self.signals.all(s, has(s.query) && has(s.weight) && has(s.cap))")
+        .message("wanted a query, a weight and a cap in each, where there is no preset to take them from").field_path(".signals"),
+    validation = Rule::new("self.signals.all(s, (!has(s.weight) || s.weight > 0.0) && (!has(s.cap) || s.cap > 0.0))")
+        .message("wanted a weight and a cap above 0").field_path(".signals"),
+    validation = Rule::new("self.resolution * 2 <= self.maxCost")
+        .message("wanted at most half of maxCost: idle, unknown and busy are at least three steps up to maxCost").field_path(".resolution"),
+    validation = Rule::new("self.jitter.min <= self.jitter.max").message("wanted at most jitter.max").field_path(".jitter.min"),
+    validation = Rule::new("self.jitter.max < self.resolution")
+        .message("wanted less than one resolution step, or it would outweigh work").field_path(".jitter.max"),
+    validation = Rule::new("self.samples.keepLastSeconds >= self.samples.maxAgeSeconds && self.samples.keepLastSeconds >= 2 * self.pollSeconds")
+        .message("wanted at least maxAgeSeconds, and at least two poll periods").field_path(".samples.keepLastSeconds")
+)]
 pub struct DeletionCostPolicySpec {
     /// The pods that this policy governs. Only pods of a ReplicaSet or a ReplicationController have a deletion cost.
     /// Where two policies of one namespace match a pod, the one whose name sorts first governs it.
@@ -49,9 +79,19 @@ pub struct DeletionCostPolicySpec {
     /// How a result row names its pod.
     #[serde(default)]
     pub pod_key: PodKey,
+    /// The signals of a kind of workload: `trino`, `http` or `queue`. Entries of `signals` with the same names override them, field
+    /// by field. The queries of presets are PromQL.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preset: Option<Preset>,
+    /// What differs between installations of the preset's workload, such as names of metrics. Each preset documents its own.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 32))]
+    pub parameters: BTreeMap<String, String>,
     /// The signals whose points add up to a pod's cost.
-    #[schemars(length(min = 1, max = 32))]
-    pub signals: Vec<Signal>,
+    #[serde(default)]
+    #[schemars(length(max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".to_owned()]))]
+    pub signals: Vec<SignalSpec>,
     /// The highest cost; points beyond it do not count.
     #[serde(default = "defaults::max_cost")]
     #[schemars(range(min = 2, max = 1_000_000))]
@@ -68,6 +108,11 @@ pub struct DeletionCostPolicySpec {
     /// Costs of pods that have no measured work.
     #[serde(default)]
     pub edge_cases: EdgeCases,
+    /// How long a unit of work may take, in seconds. Pods whose `terminationGracePeriodSeconds` is shorter cannot finish it, which
+    /// the condition `GracePeriodSuffices` says. A preset may have a default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 604_800))]
+    pub work_seconds: Option<u32>,
     /// A pod younger than this, in seconds, is new.
     #[serde(default = "defaults::new_pod_seconds")]
     #[schemars(range(min = 0, max = 86400))]
@@ -108,22 +153,53 @@ impl Default for PodKey {
     }
 }
 
-/// One query that gives a number per pod.
+/// A set of signals that comes with the product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Preset {
+    /// Trino workers.
+    Trino,
+    /// HTTP servers.
+    Http,
+    /// Queue workers.
+    Queue,
+}
+
+/// One query that gives a number per pod. Where the preset has a signal of that name, what is absent here is the preset's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Signal {
+pub struct SignalSpec {
     /// Names the signal in messages, metrics and explanations.
+    #[schemars(length(min = 1, max = 63))]
     pub name: String,
     /// The query, in the backend's own language. Prometheus gets it with a matcher on the policy's namespace in each selector.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096))]
-    pub query: String,
+    pub query: Option<String>,
     /// Points per unit of the signal.
-    pub weight: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<f64>,
     /// At most this many points from this signal.
-    pub cap: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cap: Option<f64>,
+    /// How values become units.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale: Option<Scale>,
+    /// A value below this counts as zero: what an idle pod measures anyway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ignore_below: Option<f64>,
     /// What it means when the backend has no series for a pod.
-    #[serde(default)]
-    pub missing: Missing,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing: Option<Missing>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Scale {
+    /// The value itself.
+    #[default]
+    Linear,
+    /// The natural logarithm of one plus the value: for values that grow while nothing happens, such as elapsed seconds.
+    Log,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -209,13 +285,31 @@ pub enum ForeignValues {
     Override,
 }
 
-/// What the product says about the policy.
+/// What the product says about the policy. Numbers are of the last poll that was reported, at most a minute old.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DeletionCostPolicyStatus {
-    /// `Ready`: whether this version of the policy is in force.
+    /// `Ready`: this version is in force. `BackendReachable`: every query was answered. `SeriesMatchTargets`: the answers are about
+    /// governed pods. `BusyPodsReady`: no pod at work is outranked because it is not Ready. `ForeignValues`: somebody else writes
+    /// costs. `TargetsHonourCost`: a ReplicaSet or a ReplicationController controls each selected pod. `GracePeriodSuffices`: pods
+    /// have the time to finish their work.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
+    /// Pods that the policy governs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pods: Option<u32>,
+    /// Ready pods with measured work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy: Option<u32>,
+    /// Pods that are measured to do nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle: Option<u32>,
+    /// The others: new, not Ready, or not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown: Option<u32>,
+    /// When the backend was last asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_poll: Option<Time>,
 }
 
 impl DeletionCostPolicySpec {
@@ -237,31 +331,7 @@ impl DeletionCostPolicySpec {
         if label.is_empty() {
             p.push("spec.podKey", "an empty label name", "the label of a result row that names its pod");
         }
-        if self.signals.is_empty() || self.signals.len() > MAX_SIGNALS {
-            p.push("spec.signals", format!("{} signals", self.signals.len()), format!("1 to {MAX_SIGNALS}"));
-        }
-        for (i, signal) in self.signals.iter().enumerate() {
-            let path = |field: &str| format!("spec.signals[{i}].{field}");
-            if signal.name.is_empty() {
-                p.push(path("name"), "an empty name", "a name, unique in the policy");
-            }
-            if self.signals[..i].iter().any(|earlier| earlier.name == signal.name) {
-                p.push(path("name"), &signal.name, "a name that no earlier signal has");
-            }
-            if signal.query.trim().is_empty() {
-                p.push(path("query"), "an empty query", "a query of the backend");
-            }
-            if signal.query.len() > MAX_QUERY_BYTES {
-                p.push(path("query"), format!("{} bytes", signal.query.len()), format!("at most {MAX_QUERY_BYTES}"));
-            }
-            for (field, value) in [("weight", signal.weight), ("cap", signal.cap)] {
-                // A signal that counts for nothing, or against a pod, is a mistake; and a NaN is not greater than zero.
-                let counts = value > 0.0 && value <= MOST_POINTS;
-                if !counts {
-                    p.push(path(field), value, format!("a number above 0, at most {MOST_POINTS:e}"));
-                }
-            }
-        }
+        self.signal_problems(&mut p);
         p.range("spec.maxCost", self.max_cost, 2, MAX_COST);
         if self.max_cost >= 2 && !(1..=self.max_cost / 2).contains(&self.resolution) {
             let most = self.max_cost / 2;
@@ -296,7 +366,52 @@ impl DeletionCostPolicySpec {
         // Between two polls the last one's values are what there is, also when one of them fails.
         let least = self.samples.max_age_seconds.max(self.poll_seconds.saturating_mul(2));
         p.range("spec.samples.keepLastSeconds", self.samples.keep_last_seconds, least, 604_800);
+        if let Some(seconds) = self.work_seconds {
+            p.range("spec.workSeconds", seconds, 1, 604_800);
+        }
         p.0
+    }
+
+    fn signal_problems(&self, p: &mut Problems) {
+        for (i, signal) in self.signals.iter().enumerate() {
+            let path = |field: &str| format!("spec.signals[{i}].{field}");
+            if signal.name.is_empty() || signal.name.len() > MAX_NAME_BYTES {
+                p.push(
+                    path("name"),
+                    format!("{} bytes", signal.name.len()),
+                    format!("a name of 1 to {MAX_NAME_BYTES}, unique in the policy"),
+                );
+            }
+            if self.signals[..i].iter().any(|earlier| earlier.name == signal.name) {
+                p.push(path("name"), &signal.name, "a name that no earlier signal has");
+            }
+            if let Some(query) = &signal.query {
+                if query.trim().is_empty() {
+                    p.push(path("query"), "an empty query", "a query of the backend");
+                }
+                if query.len() > MAX_QUERY_BYTES {
+                    p.push(path("query"), format!("{} bytes", query.len()), format!("at most {MAX_QUERY_BYTES}"));
+                }
+            }
+            for (field, value) in [("weight", signal.weight), ("cap", signal.cap)] {
+                // A signal that counts for nothing, or against a pod, is a mistake; and a NaN is not greater than zero.
+                let counts = value.is_none_or(|value| value > 0.0 && value <= MOST_POINTS);
+                if !counts {
+                    p.push(path(field), value.unwrap_or_default(), format!("a number above 0, at most {MOST_POINTS:e}"));
+                }
+            }
+            if let Some(value) = signal.ignore_below {
+                p.range(path("ignoreBelow"), value, 0.0, MOST_POINTS);
+            }
+        }
+        match signal::resolve(self) {
+            Ok(signals) if signals.is_empty() => p.push("spec.signals", "no signals", "at least one, or a preset"),
+            Ok(signals) if signals.len() > MAX_SIGNALS => {
+                p.push("spec.signals", format!("{} signals with those of the preset", signals.len()), format!("at most {MAX_SIGNALS}"));
+            }
+            Ok(_) => {}
+            Err(problems) => p.0.extend(problems),
+        }
     }
 }
 

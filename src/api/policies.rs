@@ -6,6 +6,8 @@ use std::sync::Arc;
 use kube::core::{Selector, SelectorExt};
 
 use super::{DeletionCostPolicy, DeletionCostPolicySpec, HEADROOM_LABEL, HeadroomPool, HeadroomPoolSpec};
+use crate::cost::Signal;
+use crate::cost::signal;
 use crate::headroom::spot::{self, SpotRow};
 
 /// Labels as an object carries them.
@@ -18,23 +20,36 @@ pub struct CostPolicy {
     pub name: String,
     pub generation: i64,
     pub spec: DeletionCostPolicySpec,
+    /// The preset's and the policy's own.
+    pub signals: Vec<Signal>,
     pub selector: Selector,
+    key: PolicyKey,
 }
 
 impl CostPolicy {
     /// Compiles a policy that has no problems.
     pub fn compile(policy: &DeletionCostPolicy) -> Self {
+        let namespace = policy.metadata.namespace.clone().unwrap_or_else(|| "default".into());
+        let name = policy.metadata.name.clone().unwrap_or_default();
         Self {
-            namespace: policy.metadata.namespace.clone().unwrap_or_else(|| "default".into()),
-            name: policy.metadata.name.clone().unwrap_or_default(),
+            key: PolicyKey { namespace: namespace.clone(), name: name.clone() },
+            namespace,
+            name,
+            // What cannot be resolved is a problem, and such a policy is not compiled.
+            signals: signal::resolve(&policy.spec).unwrap_or_default(),
             generation: policy.metadata.generation.unwrap_or_default(),
             selector: policy.spec.selector.compile(),
             spec: policy.spec.clone(),
         }
     }
 
-    pub fn key(&self) -> PolicyKey {
-        PolicyKey { namespace: self.namespace.clone(), name: self.name.clone() }
+    pub fn key(&self) -> &PolicyKey {
+        &self.key
+    }
+
+    /// How long a unit of work may take, in seconds, where the policy or its preset says so.
+    pub fn work_seconds(&self) -> Option<u32> {
+        self.spec.work_seconds.or_else(|| self.spec.preset.and_then(|preset| preset.definition().work_seconds))
     }
 }
 
@@ -90,7 +105,7 @@ pub struct Policies {
 impl Policies {
     pub fn with_policy(mut self, policy: impl Into<Arc<CostPolicy>>) -> Self {
         let policy = policy.into();
-        self.costs.insert(policy.key(), policy);
+        self.costs.insert(policy.key().clone(), policy);
         self
     }
 

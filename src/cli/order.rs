@@ -18,17 +18,19 @@ use serde::Serialize;
 use tracing::warn;
 
 use crate::admission::scale_downs::{Workload, plan};
+use crate::api::CostPolicy;
 use crate::api::policies::PolicyKey;
 use crate::cluster::pods::Family;
 use crate::cluster::policies::check_backend;
+use crate::cluster::status::PollReporter;
 use crate::cluster::{World, listing, standalone};
 use crate::cost::readings::{Reading, Readings};
 use crate::cost::victims::{self, Rule};
-use crate::cost::{GovernedPod, Stored, score};
+use crate::cost::{GovernedPod, Signal, Stored};
 use crate::server::config::{Config, Log};
 use crate::server::metrics::Metrics;
 use crate::server::telemetry;
-use crate::signals::poller;
+use crate::signals::poller::Poller;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -166,12 +168,14 @@ async fn measure(
     for policy in world.policies().in_namespace(namespace) {
         if let Err((_, message)) = check_backend(&backends, &policy.spec, namespace) {
             warn!(policy = policy.name, message, "this policy is not in force");
-            world.update_policies(|policies| policies.without_policy(&policy.key()));
+            world.update_policies(|policies| policies.without_policy(policy.key()));
             continue;
         }
         let Some(backend) = backends.get(&policy.spec.backend) else { continue };
-        let found = poller::poll_once(policy.clone(), backend.clone(), world.clone(), Arc::new(Metrics::default())).await;
-        readings.insert(policy.key(), found);
+        let mut poller = Poller::new(policy.clone(), backend.clone(), world.clone(), Arc::new(Metrics::default()));
+        let poll = poller.poll(Timestamp::now()).await;
+        PollReporter::new(None).report(policy, poll);
+        readings.insert(policy.key().clone(), poller.into_readings());
     }
     Ok(readings)
 }
@@ -201,7 +205,7 @@ fn rows(
         let cost = world.costs.get(&pod.uid);
         let rule =
             order.get(index + 1).map(|next| victims::compare(pod, next, &siblings, now)).filter(|(order, _)| *order != Ordering::Greater);
-        let signals = cost.as_ref().and_then(|cost| Some(parts(readings.get(&cost.policy.key())?, &cost.policy.spec, &pod.uid, now)));
+        let signals = cost.as_ref().and_then(|cost| Some(parts(readings.get(cost.policy.key())?, &cost.policy, &pod.uid, now)));
         Row {
             pod: pod.name.clone(),
             node: pod.node.clone(),
@@ -224,8 +228,8 @@ fn rows(
     order.iter().enumerate().map(row).collect()
 }
 
-fn parts(readings: &Readings, spec: &crate::api::DeletionCostPolicySpec, uid: &str, now: Timestamp) -> Vec<Part> {
-    let part = |(signal, reading): (&crate::api::deletion_cost_policy::Signal, Reading)| {
+fn parts(readings: &Readings, policy: &CostPolicy, uid: &str, now: Timestamp) -> Vec<Part> {
+    let part = |(signal, reading): (&Signal, Reading)| {
         let (sample, stale) = match reading {
             Reading::Current(sample) => (Some(sample), false),
             Reading::LastKnown(sample) => (Some(sample), true),
@@ -234,12 +238,12 @@ fn parts(readings: &Readings, spec: &crate::api::DeletionCostPolicySpec, uid: &s
         Part {
             signal: signal.name.clone(),
             value: sample.map(|sample| sample.value),
-            points: sample.map(|sample| score::points(signal, sample.value)),
+            points: sample.map(|sample| signal.points(sample.value)),
             age_seconds: sample.map(|sample| now.duration_since(sample.time).as_secs()),
             stale,
         }
     };
-    spec.signals.iter().zip(readings.of_pod(spec, uid, now)).map(part).collect()
+    policy.signals.iter().zip(readings.of_pod(policy, uid, now)).map(part).collect()
 }
 
 fn show_rows(sets: &[Vec<Row>], output: Output) -> anyhow::Result<()> {

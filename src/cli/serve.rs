@@ -16,12 +16,13 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
+use crate::cluster::leadership::{self, Elector};
 use crate::cluster::scale_down::ScaleDowns;
 use crate::cluster::standalone::{self, MemoryWriter};
 use crate::cluster::status::Reporter;
 use crate::cluster::world::List;
 use crate::cluster::writer::{ApiWriter, PodWriter};
-use crate::cluster::{World, governance, policies};
+use crate::cluster::{World, governance, jitter, policies};
 use crate::server::certificates::{self, Keeper};
 use crate::server::config::{Certificates, Config};
 use crate::server::connections::Bounded;
@@ -52,6 +53,9 @@ pub struct Args {
     /// The namespace that we run in
     #[arg(long, value_name = "NS", env = "POD_NAMESPACE", default_value = "pecking-order")]
     namespace: String,
+    /// The name of the pod that we run in, which tells the replicas apart
+    #[arg(long, value_name = "NAME", env = "POD_NAME")]
+    pod_name: Option<String>,
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -71,12 +75,18 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
     let backends = config
         .build_backends(directory, clients.as_ref().map(|(watching, _)| watching))
         .with_context(|| format!("the server configuration in {}", directory.display()))?;
+    let identity = identity(args.pod_name.as_deref());
+    let (mut reporter, mut leases) = (None, None);
     let (client, writer): (Option<Client>, Arc<dyn PodWriter>) = match (clients, &args.standalone) {
         (Some((watching, writing)), _) => {
             if args.policies.is_none() {
-                let reporter = Reporter::start(writing.clone());
-                essential.spawn(policies::watch_policies(watching.clone(), world.clone(), backends.clone(), reporter.clone()));
-                essential.spawn(policies::watch_pools(watching.clone(), world.clone(), backends.clone(), reporter));
+                let elector = Elector::new(writing.clone(), &args.namespace, identity.clone());
+                let told = Reporter::start(writing.clone(), elector.leadership());
+                leases = Some(elector.leases());
+                essential.spawn(elector.run());
+                essential.spawn(policies::watch_policies(watching.clone(), world.clone(), backends.clone(), told.clone()));
+                essential.spawn(policies::watch_pools(watching.clone(), world.clone(), backends.clone(), told.clone()));
+                reporter = Some(told);
             }
             essential.spawn(policies::watch_classes(watching.clone(), world.clone()));
             (Some(watching), Arc::new(ApiWriter::new(writing)))
@@ -92,7 +102,7 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
         [List::Policies, List::Pools].into_iter().for_each(|list| world.has_read(list));
     }
     check_backends(&world, &backends)?;
-    essential.spawn(governance::run(world.clone(), backends.clone(), client.clone(), metrics.clone()));
+    essential.spawn(governance::run(world.clone(), backends.clone(), client.clone(), reporter, metrics.clone()));
 
     let certificates = match (&config.certificates, &args.standalone) {
         // Without a cluster there is no Secret to keep an authority in.
@@ -119,9 +129,14 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
     health.is_listening();
     info!(listen = %config.listen, health = %config.health_listen, "serving");
     tokio::select! {
-        served = server.serve(webhook.into_make_service()) => served.context("the server failed"),
+        served = server.serve(webhook.into_make_service()) => served.context("the server failed")?,
         _ = essential.join_next() => bail!("an essential task has ended; see the log"),
     }
+    essential.shutdown().await;
+    if let Some(leases) = leases {
+        leadership::release(leases, &identity).await;
+    }
+    Ok(())
 }
 
 /// One client for watches, which retries by itself, and one for writes, whose caller knows how long it may take.
@@ -132,6 +147,12 @@ async fn connect() -> anyhow::Result<(Client, Client)> {
     let mut writing = config.clone();
     writing.default_retry = false;
     Ok((Client::try_from(config)?, Client::try_from(writing)?))
+}
+
+/// A name that no other replica has, nor this one before a restart: a restarted process must not take itself for the leader.
+fn identity(pod_name: Option<&str>) -> String {
+    let share = (jitter() * f64::from(u32::MAX)) as u32;
+    format!("{}_{share:08x}", pod_name.unwrap_or("pecking-order"))
 }
 
 fn check_backends(world: &World, backends: &governance::Backends) -> anyhow::Result<()> {

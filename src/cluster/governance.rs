@@ -14,7 +14,7 @@ use k8s_openapi::jiff::Timestamp;
 use kube::core::PartialObjectMeta;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -22,13 +22,16 @@ use tracing::{info, warn};
 
 use super::World;
 use super::pods::ReplicaSet;
+use super::status::{PollReporter, Reporter};
 use super::world::List;
 use crate::api::CostPolicy;
 use crate::api::policies::PolicyKey;
+use crate::cost::pod::controller_of;
 use crate::cost::score::{self, Basis};
 use crate::cost::{Cost, GovernedPod, Stored};
 use crate::server::metrics::Metrics;
-use crate::signals::{Shared, poller};
+use crate::signals::Shared;
+use crate::signals::poller::Poller;
 
 /// Pods per page of a list. A pod is up to 90 KB in memory while it is read, and there may be hundreds of thousands.
 const PAGE: u32 = 100;
@@ -65,7 +68,7 @@ struct Governed {
 }
 
 /// Follows the policies in force for as long as it is polled. Without a client the pods are those of files.
-pub async fn run(world: Arc<World>, backends: Arc<Backends>, client: Option<Client>, metrics: Arc<Metrics>) {
+pub async fn run(world: Arc<World>, backends: Arc<Backends>, client: Option<Client>, reporter: Option<Reporter>, metrics: Arc<Metrics>) {
     let mut changes = world.policy_changes();
     let mut governed: HashMap<PolicyKey, Governed> = HashMap::new();
     let mut namespaces: HashMap<String, Task> = HashMap::new();
@@ -75,13 +78,14 @@ pub async fn run(world: Arc<World>, backends: Arc<Backends>, client: Option<Clie
         // In this order: once the policies are known, all of them are in what is read next.
         let knows_policies = world.knows(List::Policies);
         let policies = world.policies();
-        let wanted: HashMap<PolicyKey, &Arc<CostPolicy>> = policies.policies().map(|policy| (policy.key(), policy)).collect();
+        let wanted: HashMap<PolicyKey, &Arc<CostPolicy>> = policies.policies().map(|policy| (policy.key().clone(), policy)).collect();
         let gone: Vec<PolicyKey> = governed.keys().filter(|key| !wanted.contains_key(key)).cloned().collect();
         for key in gone {
             // First its tasks, then what they know.
             governed.remove(&key);
             world.pods.forget_policy(&key);
             world.costs.forget_policy(&key);
+            metrics.forget_policy(&key);
             info!(namespace = key.namespace, policy = key.name, "policy is gone");
         }
         for (key, policy) in wanted {
@@ -89,7 +93,7 @@ pub async fn run(world: Arc<World>, backends: Arc<Backends>, client: Option<Clie
                 continue;
             }
             info!(namespace = key.namespace, policy = key.name, generation = policy.generation, "policy in force");
-            governed.insert(key, start(policy.clone(), &world, &backends, client.as_ref(), &metrics, &lists));
+            governed.insert(key, start(policy.clone(), &world, &backends, client.as_ref(), reporter.clone(), &metrics, &lists));
         }
         if announcing.is_none() && knows_policies {
             let polled = governed.values().map(|governed| governed.polled.clone()).collect();
@@ -118,6 +122,7 @@ fn start(
     world: &Arc<World>,
     backends: &Backends,
     client: Option<&Client>,
+    reporter: Option<Reporter>,
     metrics: &Arc<Metrics>,
     lists: &Arc<Semaphore>,
 ) -> Governed {
@@ -130,7 +135,8 @@ fn start(
     }
     match backends.get(&policy.spec.backend) {
         Some(backend) => {
-            let poller = poller::run(policy.clone(), backend.clone(), world.clone(), metrics.clone(), polled);
+            let poller = Poller::new(policy.clone(), backend.clone(), world.clone(), metrics.clone());
+            let poller = poller.run(polled, PollReporter::new(reporter));
             tasks.push(Task::spawn(async move {
                 if is_listed.wait_for(|listed| *listed).await.is_ok() {
                     poller.await;
@@ -157,16 +163,14 @@ async fn watch_pods(client: Client, policy: Arc<CostPolicy>, world: Arc<World>, 
     // Held until the first list is done.
     let mut turn = Some(lists.acquire_owned().await);
     let mut events = pin!(watcher(api, config).default_backoff());
-    let key = policy.key();
+    let key = policy.key().clone();
     let mut seen = HashSet::new();
     while let Some(event) = events.next().await {
         match event {
             Ok(Event::Init) => seen.clear(),
             Ok(Event::InitApply(pod)) => {
-                if let Some(pod) = GovernedPod::read(&pod) {
-                    seen.insert(pod.uid.clone());
-                    apply(&world, &policy, pod);
-                }
+                seen.extend(pod.uid());
+                read(&world, &policy, pod);
             }
             Ok(Event::InitDone) => {
                 for uid in world.pods.retain(&key, &seen) {
@@ -175,11 +179,7 @@ async fn watch_pods(client: Client, policy: Arc<CostPolicy>, world: Arc<World>, 
                 listed.send_replace(true);
                 drop(turn.take());
             }
-            Ok(Event::Apply(pod)) => match GovernedPod::read(&pod) {
-                Some(pod) => apply(&world, &policy, pod),
-                // Its controller has let it go: it does not count towards the ReplicaSet any more.
-                None => forget(&world, &key, pod),
-            },
+            Ok(Event::Apply(pod)) => read(&world, &policy, pod),
             Ok(Event::Delete(pod)) => forget(&world, &key, pod),
             Err(e) => {
                 // Others must not wait for a list that may never succeed.
@@ -190,18 +190,30 @@ async fn watch_pods(client: Client, policy: Arc<CostPolicy>, world: Arc<World>, 
     }
 }
 
+fn read(world: &World, policy: &Arc<CostPolicy>, pod: Pod) {
+    match GovernedPod::read(&pod) {
+        Some(pod) => apply(world, policy, pod),
+        // Another kind's, or its controller has let it go: it does not count towards a ReplicaSet (any more).
+        None => {
+            let (controller, uid) = (controller_of(&pod), pod.uid().unwrap_or_default());
+            forget(world, policy.key(), pod);
+            world.pods.apply_not_honoured(policy.key(), &uid, controller);
+        }
+    }
+}
+
 /// A pod that no poll has measured yet: one that is new has the cost of a new one, another keeps what we wrote on it before,
 /// and of the rest nothing is known until the first poll.
 fn apply(world: &World, policy: &Arc<CostPolicy>, pod: GovernedPod) {
     let governs = !world.policies().before(policy).any(|earlier| world.pods.has(earlier, &pod.uid));
     let (uid, owner, stored, created) = (pod.uid.clone(), pod.owner.clone(), pod.stored, pod.created);
-    world.pods.apply(&policy.key(), pod);
+    world.pods.apply(policy.key(), pod);
     if !governs || world.costs.get(&uid).is_some() {
         return;
     }
     let is_new = Timestamp::now().duration_since(created).as_secs() < policy.spec.new_pod_seconds.into();
     let (value, basis) = match stored {
-        _ if is_new => (score::new_pod_cost(&policy.spec, world.costs.least_work(&policy.key(), &owner)), Basis::New),
+        _ if is_new => (score::new_pod_cost(&policy.spec, world.costs.least_work(policy.key(), &owner)), Basis::New),
         Stored::Ours(value) => (value, Basis::Written),
         _ => return,
     };

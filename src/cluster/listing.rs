@@ -38,7 +38,7 @@ pub async fn read_namespace(client: &Client, namespace: &str, world: &World) -> 
     loop {
         let page = pods.list(&params).await.context("cannot list pods")?;
         for pod in &page.items {
-            let governing = in_force.governing(namespace, pod.labels()).map(|policy| policy.key());
+            let governing = in_force.governing(namespace, pod.labels()).map(|policy| policy.key().clone());
             let key = governing.unwrap_or_else(|| PolicyKey { namespace: namespace.into(), name: String::new() });
             if let Some(pod) = GovernedPod::read(pod) {
                 world.pods.apply(&key, pod);

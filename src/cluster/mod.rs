@@ -1,7 +1,9 @@
 //! Everything that talks to the API server, and what is known from it.
 
 pub mod certificate_authority;
+pub mod conditions;
 pub mod governance;
+pub mod leadership;
 pub mod listing;
 pub mod pods;
 pub mod policies;
@@ -12,3 +14,10 @@ pub mod world;
 pub mod writer;
 
 pub use world::World;
+
+use std::hash::{BuildHasher, RandomState};
+
+/// A random share of 1, for what should not happen everywhere at once. Nothing secret depends on it.
+pub(crate) fn jitter() -> f64 {
+    f64::from(RandomState::new().hash_one(()) as u32) / f64::from(u32::MAX)
+}

@@ -1,6 +1,6 @@
 //! The governed pods and the ReplicaSets of their namespaces. Memory follows the governed pods, not the cluster.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use tokio::sync::watch;
@@ -23,6 +23,8 @@ pub struct ReplicaSet {
 struct Inner {
     pods: HashMap<PolicyKey, HashMap<String, Arc<GovernedPod>>>,
     replica_sets: HashMap<String, ReplicaSet>,
+    /// Selected pods whose controller does not read the cost: UID and what controls them.
+    not_honoured: HashMap<PolicyKey, HashMap<String, &'static str>>,
 }
 
 /// Pods by policy and UID.
@@ -52,17 +54,40 @@ impl PodStore {
         self.changed.send_replace(());
     }
 
+    /// Notes a selected pod whose controller does not read the cost.
+    pub fn apply_not_honoured(&self, policy: &PolicyKey, uid: &str, controller: &'static str) {
+        self.write().not_honoured.entry(policy.clone()).or_default().insert(uid.into(), controller);
+    }
+
+    /// How many selected pods have a controller that does not read the cost, by what controls them.
+    pub fn not_honoured(&self, policy: &PolicyKey) -> Vec<(&'static str, u32)> {
+        let mut counts = BTreeMap::new();
+        for controller in self.read().not_honoured.get(policy).into_iter().flat_map(HashMap::values) {
+            *counts.entry(*controller).or_default() += 1;
+        }
+        counts.into_iter().collect()
+    }
+
     pub fn remove(&self, policy: &PolicyKey, uid: &str) {
-        if let Some(pods) = self.write().pods.get_mut(policy) {
+        let mut inner = self.write();
+        if let Some(pods) = inner.pods.get_mut(policy) {
             pods.remove(uid);
         }
+        if let Some(others) = inner.not_honoured.get_mut(policy) {
+            others.remove(uid);
+        }
+        drop(inner);
         self.changed.send_replace(());
     }
 
     /// Keeps only these pods of a policy: what a list did not show is gone. Returns the UIDs of those that are.
     pub fn retain(&self, policy: &PolicyKey, seen: &HashSet<String>) -> Vec<String> {
         let mut gone = Vec::new();
-        if let Some(pods) = self.write().pods.get_mut(policy) {
+        let mut inner = self.write();
+        if let Some(others) = inner.not_honoured.get_mut(policy) {
+            others.retain(|uid, _| seen.contains(uid));
+        }
+        if let Some(pods) = inner.pods.get_mut(policy) {
             pods.retain(|uid, _| {
                 seen.contains(uid) || {
                     gone.push(uid.clone());
@@ -70,12 +95,16 @@ impl PodStore {
                 }
             });
         }
+        drop(inner);
         self.changed.send_replace(());
         gone
     }
 
     pub fn forget_policy(&self, policy: &PolicyKey) {
-        self.write().pods.remove(policy);
+        let mut inner = self.write();
+        inner.pods.remove(policy);
+        inner.not_honoured.remove(policy);
+        drop(inner);
         self.changed.send_replace(());
     }
 
@@ -94,13 +123,13 @@ impl PodStore {
     /// The pods that a policy governs: those that it selects and no policy before it does.
     pub fn governed_by(&self, policy: &CostPolicy, policies: &Policies) -> Vec<Arc<GovernedPod>> {
         let inner = self.read();
-        let earlier: Vec<_> = policies.before(policy).filter_map(|other| inner.pods.get(&other.key())).collect();
-        let Some(pods) = inner.pods.get(&policy.key()) else { return vec![] };
+        let earlier: Vec<_> = policies.before(policy).filter_map(|other| inner.pods.get(other.key())).collect();
+        let Some(pods) = inner.pods.get(policy.key()) else { return vec![] };
         pods.iter().filter(|(uid, _)| !earlier.iter().any(|pods| pods.contains_key(*uid))).map(|(_, pod)| pod.clone()).collect()
     }
 
     pub fn has(&self, policy: &CostPolicy, uid: &str) -> bool {
-        self.read().pods.get(&policy.key()).is_some_and(|pods| pods.contains_key(uid))
+        self.read().pods.get(policy.key()).is_some_and(|pods| pods.contains_key(uid))
     }
 
     /// The latest state of a pod, whichever policy governs it.
@@ -190,9 +219,9 @@ mod tests {
         let (store, policies) =
             (PodStore::default(), Policies::default().with_policy(policy("shop", "a")).with_policy(policy("shop", "b")));
         let [a, b] = ["a", "b"].map(|name| policy("shop", name));
-        store.apply(&a.key(), pod("both"));
-        store.apply(&b.key(), pod("both"));
-        store.apply(&b.key(), pod("second"));
+        store.apply(a.key(), pod("both"));
+        store.apply(b.key(), pod("both"));
+        store.apply(b.key(), pod("second"));
         assert_eq!(names(&store.governed_by(&a, &policies)), ["both"]);
         assert_eq!(names(&store.governed_by(&b, &policies)), ["second"]);
     }
@@ -202,15 +231,15 @@ mod tests {
     fn dc_34_forgetting_a_policy_leaves_its_namesake_alone() {
         let store = PodStore::default();
         let [red, blue] = ["red", "blue"].map(|namespace| policy(namespace, "gate"));
-        store.apply(&red.key(), GovernedPod { namespace: "red".into(), ..pod("r") });
-        store.apply(&blue.key(), GovernedPod { namespace: "blue".into(), ..pod("b") });
-        store.forget_policy(&red.key());
+        store.apply(red.key(), GovernedPod { namespace: "red".into(), ..pod("r") });
+        store.apply(blue.key(), GovernedPod { namespace: "blue".into(), ..pod("b") });
+        store.forget_policy(red.key());
         assert!(store.find("red", "r").is_none() && store.find("blue", "b").is_some());
     }
 
     #[test]
     fn a_family_is_all_replica_sets_of_a_deployment() {
-        let (store, key) = (PodStore::default(), policy("shop", "a").key());
+        let (store, key) = (PodStore::default(), policy("shop", "a").key().clone());
         for (uid, deployment) in [("old", Some("web")), ("new", Some("web")), ("other", Some("api")), ("bare", None)] {
             store.apply_replica_set(ReplicaSet { namespace: "shop".into(), uid: uid.into(), deployment: deployment.map(Into::into) });
             store.apply(&key, GovernedPod { owner: uid.into(), ..pod(uid) });
@@ -226,7 +255,7 @@ mod tests {
 
     #[test]
     fn what_a_list_does_not_show_is_gone() {
-        let (store, key) = (PodStore::default(), policy("shop", "a").key());
+        let (store, key) = (PodStore::default(), policy("shop", "a").key().clone());
         store.apply(&key, pod("stays"));
         store.apply(&key, pod("goes"));
         assert_eq!(store.retain(&key, &HashSet::from(["stays".into()])), ["goes"]);

@@ -17,12 +17,12 @@ use tracing::warn;
 
 use super::World;
 use super::governance::Backends;
-use super::status::{Ready, Reporter};
+use super::status::Reporter;
 use super::world::List;
-use crate::api::deletion_cost_policy::Signal;
 use crate::api::documents::{Document, nearest};
 use crate::api::policies::PolicyKey;
 use crate::api::{CostPolicy, DeletionCostPolicy, DeletionCostPolicySpec, HeadroomPool, Pool, Problem, one_line};
+use crate::cost::{Signal, signal};
 use crate::headroom::Classes;
 use crate::signals::Shared;
 
@@ -57,7 +57,10 @@ where
                 world.has_read(list);
             }
             Ok(Event::Apply(object)) => apply(&reporter, &resource, &world, &backends, object),
-            Ok(Event::Delete(object)) => forget(&world, list, &key(&object)),
+            Ok(Event::Delete(object)) => {
+                forget(&world, list, &key(&object));
+                reporter.gone(&resource.kind, &key(&object));
+            }
             Err(e) => warn!(kind = resource.kind, error = %e, "watch failed; trying again"),
         }
     }
@@ -68,11 +71,8 @@ fn key(object: &DynamicObject) -> PolicyKey {
 }
 
 fn apply(reporter: &Reporter, resource: &ApiResource, world: &World, backends: &Backends, object: DynamicObject) {
-    let ready = match put_in_force(world, backends, &resource.kind, &object) {
-        Ok(()) => Ready { status: true, reason: "InForce", message: "this version is in force".into() },
-        Err((reason, message)) => Ready { status: false, reason, message },
-    };
-    reporter.report(resource, object, ready);
+    let result = put_in_force(world, backends, &resource.kind, &object);
+    reporter.document(resource, object, result);
 }
 
 fn put_in_force(world: &World, backends: &Backends, kind: &str, object: &DynamicObject) -> Result<(), (&'static str, String)> {
@@ -117,15 +117,14 @@ pub fn check_backend(backends: &Backends, policy: &DeletionCostPolicySpec, names
 
 /// What is wrong with the queries of a policy, in the eyes of its backend.
 pub fn query_problems(backend: &Shared, policy: &DeletionCostPolicySpec, namespace: &str) -> Vec<Problem> {
-    let problem = |(index, signal): (usize, &Signal)| {
+    let problem = |signal: Signal| {
         let why = backend.prepare(&signal.query, namespace).err()?;
-        Some(Problem::new(
-            format!("spec.signals[{index}].query"),
-            format!("`{}`", signal.query),
-            format!("a query that can be kept to its namespace: {why}"),
-        ))
+        let own = policy.signals.iter().position(|entry| entry.name == signal.name && entry.query.is_some());
+        let path = own.map_or("spec.preset".into(), |index| format!("spec.signals[{index}].query"));
+        Some(Problem::new(path, format!("`{}`", signal.query), format!("a query that can be kept to its namespace: {why}")))
     };
-    policy.signals.iter().enumerate().filter_map(problem).collect()
+    // What cannot be resolved has been refused already, with the reason.
+    signal::resolve(policy).unwrap_or_default().into_iter().filter_map(problem).collect()
 }
 
 fn forget(world: &World, list: List, key: &PolicyKey) {
@@ -135,7 +134,7 @@ fn forget(world: &World, list: List, key: &PolicyKey) {
 fn forget_unseen(world: &World, list: List, seen: &HashSet<PolicyKey>) {
     let policies = world.policies();
     let known: Vec<PolicyKey> = match list {
-        List::Policies => policies.policies().map(|policy| policy.key()).collect(),
+        List::Policies => policies.policies().map(|policy| policy.key().clone()).collect(),
         _ => policies.pools().map(|pool| PolicyKey { namespace: String::new(), name: pool.name.clone() }).collect(),
     };
     for key in known.iter().filter(|key| !seen.contains(key)) {

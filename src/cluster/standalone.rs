@@ -68,7 +68,7 @@ fn read_object(object: Value, policies: &Policies, world: &World, classes: &mut 
             let namespace = pod.metadata.namespace.clone().unwrap_or_default();
             let labels = pod.metadata.labels.clone().unwrap_or_default();
             if let (Some(policy), Some(pod)) = (policies.governing(&namespace, &labels), GovernedPod::read(&pod)) {
-                world.pods.apply(&policy.key(), pod);
+                world.pods.apply(policy.key(), pod);
             }
         }
         "ReplicaSet" => {
@@ -104,7 +104,7 @@ pub struct MemoryWriter {
 impl PodWriter for MemoryWriter {
     fn write<'a>(&'a self, write: &'a PodWrite) -> BoxFuture<'a, Written> {
         let found = self.world.pods.find(&write.namespace, &write.uid);
-        let policy = self.world.costs.get(&write.uid).map(|cost| cost.policy.key());
+        let policy = self.world.costs.get(&write.uid).map(|cost| cost.policy.key().clone());
         let written = match (found, policy) {
             (Some(pod), Some(policy)) => {
                 self.world.pods.apply(&policy, GovernedPod { stored: Stored::Ours(write.cost), ..GovernedPod::clone(&pod) });

@@ -1,141 +1,281 @@
-//! Writes the `Ready` condition of our own kinds, and only when it changes.
+//! Says on our own objects what is the matter with them: conditions, counts and Events. Every replica knows what should stand
+//! there; only the leader writes it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
-use kube::{Api, Client, ResourceExt};
-use serde_json::json;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter as EventReporter};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
-use tracing::warn;
+use tokio::time::{Instant, timeout};
+use tracing::{info, warn};
+
+use super::conditions::{self, Said};
+use super::leadership::Leadership;
+use crate::api::policies::PolicyKey;
+use crate::api::{CostPolicy, DeletionCostPolicy};
+use crate::signals::report::Poll;
 
 /// Names us in `managedFields`.
 pub const FIELD_MANAGER: &str = "pecking-order";
 
-/// Longer messages are cut; the API server accepts 32 KiB.
+/// Longer messages are cut; the API server accepts 32 KiB in a condition and 1 KiB in an Event.
 const MESSAGE_CHARS: usize = 4096;
+const EVENT_CHARS: usize = 1000;
 
-/// How many objects' words are remembered. An entry is a few hundred bytes; objects that are gone leave theirs behind.
-const SAID: usize = 10_000;
-
-/// The pause before what could not be written is tried again.
-const AGAIN: Duration = Duration::from_secs(10);
-
+/// A change of a condition is written at once, but no sooner than this after the last write of the same object.
+const AFTER_A_CHANGE: Duration = Duration::from_secs(5);
+/// Counts and wordings change at every poll; they are written this seldom.
+const COUNTS: Duration = Duration::from_secs(60);
+/// With nothing new, the time of the last poll is still written now and then.
+const NOTHING_NEW: Duration = Duration::from_secs(300);
+/// How often it is looked at what is due.
+const TICK: Duration = Duration::from_millis(500);
 /// How long one write may take.
 const WRITE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Whether a version of a document is in force.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ready {
-    pub status: bool,
-    pub reason: &'static str,
-    pub message: String,
+/// Something to say about an object of ours.
+enum Report {
+    Document { resource: ApiResource, object: Box<DynamicObject>, ready: Said },
+    Poll { key: PolicyKey, said: Vec<Said>, counts: Value, time: Timestamp },
+    Gone { kind: String, key: PolicyKey },
 }
 
-struct Report {
-    resource: ApiResource,
-    object: DynamicObject,
-    ready: Ready,
-}
-
-/// Writes statuses in a task of its own: what is in force must not wait for it.
+/// Takes what there is to say, and writes it in a task of its own: nothing waits for it.
 #[derive(Clone)]
 pub struct Reporter(mpsc::UnboundedSender<Report>);
 
 impl Reporter {
-    /// The client must not retry by itself. The queue is as long as the list of our own objects, whose newest report each
-    /// counts: it is emptied into a map at once.
-    pub fn start(client: Client) -> Self {
+    /// The client must not retry by itself. The queue is emptied into one entry per object at once, so it is as long as the list
+    /// of our own objects.
+    pub fn start(client: Client, leadership: Leadership) -> Self {
         let (sender, receiver) = mpsc::unbounded_channel();
-        tokio::spawn(run(client, receiver));
+        tokio::spawn(run(client, leadership, receiver));
         Self(sender)
     }
 
-    pub fn report(&self, resource: &ApiResource, object: DynamicObject, ready: Ready) {
+    /// Whether this version of a document is in force.
+    pub fn document(&self, resource: &ApiResource, object: DynamicObject, result: Result<(), (&'static str, String)>) {
+        let ready = Said::ready(result);
+        self.send(Report::Document { resource: resource.clone(), object: Box::new(object), ready });
+    }
+
+    pub fn gone(&self, kind: &str, key: &PolicyKey) {
+        self.send(Report::Gone { kind: kind.into(), key: key.clone() });
+    }
+
+    fn send(&self, report: Report) {
         // The task ends only with the process.
-        let _ = self.0.send(Report { resource: resource.clone(), object, ready });
+        let _ = self.0.send(report);
     }
 }
 
-/// Each replica says a thing once. It does not look whether the status still says so: two replicas with different
-/// configurations would otherwise correct each other for ever.
-async fn run(client: Client, mut reports: mpsc::UnboundedReceiver<Report>) {
-    let mut said: HashMap<String, (Option<i64>, Ready)> = HashMap::new();
-    let mut pending: HashMap<String, Report> = HashMap::new();
+/// Says what the polls of one policy come to: in the log of this replica when it changes, and on the status.
+pub struct PollReporter {
+    reporter: Option<Reporter>,
+    last: Vec<Said>,
+}
+
+impl PollReporter {
+    /// Without a reporter, where policies come from files, only the log is told.
+    pub fn new(reporter: Option<Reporter>) -> Self {
+        Self { reporter, last: vec![] }
+    }
+
+    pub fn report(&mut self, policy: &CostPolicy, poll: Poll) {
+        let said = conditions::of_poll(policy, &poll);
+        for now in &said {
+            let before = self.last.iter().find(|before| before.type_ == now.type_);
+            let (namespace, name, condition, reason, message) = (&policy.namespace, &policy.name, now.type_, now.reason, &now.message);
+            match before {
+                Some(before) if !now.differs_in_kind(before.status.as_str(), before.reason) => {}
+                None if !now.is_trouble => {}
+                _ if now.is_trouble => warn!(namespace, policy = name, condition, reason, message),
+                _ => info!(namespace, policy = name, condition, reason, message),
+            }
+        }
+        if let Some(reporter) = &self.reporter {
+            let census = &poll.census;
+            let counts = json!({"pods": census.pods(), "busy": census.busy, "idle": census.idle,
+                "unknown": census.unknown() + census.outranked.count});
+            reporter.send(Report::Poll { key: policy.key().clone(), said: said.clone(), counts, time: poll.time });
+        }
+        self.last = said;
+    }
+}
+
+/// What is known and wanted of one object.
+struct Entry {
+    resource: ApiResource,
+    object: DynamicObject,
+    /// As they stand on the object, as far as we know.
+    conditions: Vec<Condition>,
+    wanted: BTreeMap<&'static str, Said>,
+    counts: Value,
+    polled: Option<Timestamp>,
+    /// The counts that were written last, and when.
+    written: Option<(Value, Instant)>,
+}
+
+type Entries = HashMap<(String, PolicyKey), Entry>;
+
+async fn run(client: Client, leadership: Leadership, mut reports: mpsc::UnboundedReceiver<Report>) {
+    let reporter = EventReporter { controller: FIELD_MANAGER.into(), instance: None };
+    let recorder = Recorder::new(client.clone(), reporter);
+    let mut entries = Entries::new();
     loop {
-        let wait = if pending.is_empty() { Duration::MAX } else { AGAIN };
-        match timeout(wait, reports.recv()).await {
+        match timeout(TICK, reports.recv()).await {
             Ok(None) => return,
-            Ok(Some(report)) => take(&mut pending, report),
+            Ok(Some(report)) => take(&mut entries, report),
             Err(_) => {}
         }
         while let Ok(report) = reports.try_recv() {
-            take(&mut pending, report);
+            take(&mut entries, report);
         }
-        for (uid, Report { resource, object, ready }) in std::mem::take(&mut pending) {
-            let now = (object.metadata.generation, ready);
-            if said.get(&uid) == Some(&now) {
-                continue;
+        for entry in entries.values_mut().filter(|entry| entry.is_due()) {
+            if !leadership.is_mine() {
+                break;
             }
-            let written = timeout(WRITE_LIMIT, write(&client, &resource, &object, &now.1)).await;
-            let why = match written {
-                Ok(Ok(())) => {
-                    said.insert(uid, now);
-                    continue;
+            entry.write(&client, &recorder).await;
+        }
+    }
+}
+
+fn take(entries: &mut Entries, report: Report) {
+    match report {
+        Report::Document { resource, object, ready } => {
+            let key = PolicyKey { namespace: object.namespace().unwrap_or_default(), name: object.name_any() };
+            let conditions = object.data.pointer("/status/conditions").cloned();
+            let conditions: Vec<Condition> = conditions.and_then(|conditions| serde_json::from_value(conditions).ok()).unwrap_or_default();
+            let entry = entries.entry((resource.kind.clone(), key)).or_insert_with(|| Entry {
+                resource,
+                object: *object.clone(),
+                conditions: vec![],
+                wanted: BTreeMap::new(),
+                counts: json!({}),
+                polled: None,
+                written: None,
+            });
+            if entry.object.uid() != object.uid() {
+                // Deleted and made anew: nothing that was said about the old one holds.
+                (entry.wanted, entry.counts, entry.polled, entry.written) = (BTreeMap::new(), json!({}), None, None);
+            }
+            (entry.object, entry.conditions) = (*object, conditions);
+            entry.wanted.insert(ready.type_, ready);
+        }
+        Report::Poll { key, said, counts, time } => {
+            // A poll that overtakes its document is followed by another.
+            if let Some(entry) = entries.get_mut(&(DeletionCostPolicy::kind(&()).into_owned(), key)) {
+                let polled = ["BackendReachable", "SeriesMatchTargets", "GracePeriodSuffices"];
+                entry.wanted.retain(|type_, _| !polled.contains(type_));
+                entry.wanted.extend(said.into_iter().map(|said| (said.type_, said)));
+                (entry.counts, entry.polled) = (counts, Some(time));
+            }
+        }
+        Report::Gone { kind, key } => {
+            entries.remove(&(kind, key));
+        }
+    }
+}
+
+impl Entry {
+    fn find(&self, type_: &str) -> Option<&Condition> {
+        self.conditions.iter().find(|condition| condition.type_ == type_)
+    }
+
+    fn is_due(&self) -> bool {
+        let changed = self.wanted.values().any(|said| {
+            self.find(said.type_).is_none_or(|stands| {
+                said.differs_in_kind(&stands.status, &stands.reason) || stands.observed_generation != self.object.metadata.generation
+            })
+        });
+        let Some((counts, at)) = &self.written else { return changed || self.polled.is_some() };
+        let reworded = self.wanted.values().any(|said| self.find(said.type_).is_some_and(|stands| stands.message != cut(&said.message)));
+        let pause = match () {
+            () if changed => AFTER_A_CHANGE,
+            () if reworded || *counts != self.counts => COUNTS,
+            () if self.polled.is_some() => NOTHING_NEW,
+            () => return false,
+        };
+        at.elapsed() >= pause
+    }
+
+    async fn write(&mut self, client: &Client, recorder: &Recorder) {
+        let now = Timestamp::now();
+        let condition = |said: &Said| {
+            let before = self.find(said.type_).filter(|before| before.status == said.status.as_str());
+            Condition {
+                type_: said.type_.into(),
+                status: said.status.as_str().into(),
+                reason: said.reason.into(),
+                message: cut(&said.message),
+                observed_generation: self.object.metadata.generation,
+                last_transition_time: before.map_or(Time(now), |before| before.last_transition_time.clone()),
+            }
+        };
+        let conditions: Vec<Condition> = self.wanted.values().map(condition).collect();
+        let mut status = self.counts.clone();
+        status["conditions"] = json!(conditions);
+        if let Some(time) = self.polled {
+            status["lastPoll"] = json!(Time(time));
+        }
+        // Even one that fails counts: what cannot be written is tried again after the pause.
+        self.written = Some((self.counts.clone(), Instant::now()));
+        let name = self.object.name_any();
+        let api: Api<DynamicObject> = match self.object.namespace() {
+            Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &self.resource),
+            None => Api::all_with(client.clone(), &self.resource),
+        };
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
+        let patch = json!({ "status": status });
+        let why = match timeout(WRITE_LIMIT, api.patch_status(&name, &params, &Patch::Merge(&patch))).await {
+            Ok(Ok(_)) => {
+                let events = self.events();
+                self.conditions = conditions;
+                for event in events {
+                    self.publish(recorder, event).await;
                 }
-                Ok(Err(e)) => e.to_string(),
-                Err(_) => format!("no answer within {WRITE_LIMIT:?}"),
-            };
-            warn!(kind = resource.kind, name = object.name_any(), why, "cannot write the status; trying again");
-            pending.insert(uid, Report { resource, object, ready: now.1 });
-        }
-        if said.len() > SAID {
-            said.clear();
+                return;
+            }
+            // It is gone, which the watch will tell.
+            Ok(Err(kube::Error::Api(status))) if status.is_not_found() => return,
+            Ok(Err(e)) => e.to_string(),
+            Err(_) => format!("no answer within {WRITE_LIMIT:?}"),
+        };
+        warn!(kind = self.resource.kind, name, why, "cannot write the status; trying again");
+    }
+
+    /// One Event for each condition that turned, and none for those that were well from the start.
+    fn events(&self) -> Vec<Event> {
+        let turned = |said: &&Said| match self.find(said.type_) {
+            Some(stands) => said.differs_in_kind(&stands.status, &stands.reason),
+            None => said.is_trouble,
+        };
+        let event = |said: &Said| Event {
+            type_: if said.is_trouble { EventType::Warning } else { EventType::Normal },
+            reason: said.reason.into(),
+            note: Some(said.message.chars().take(EVENT_CHARS).collect()),
+            action: said.type_.into(),
+            secondary: None,
+        };
+        self.wanted.values().filter(turned).map(event).collect()
+    }
+
+    async fn publish(&self, recorder: &Recorder, event: Event) {
+        let reference = self.object.object_ref(&self.resource);
+        match timeout(WRITE_LIMIT, recorder.publish(&event, &reference)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(e)) => warn!(error = %e, reason = event.reason, "cannot write an Event"),
+            Err(_) => warn!(reason = event.reason, "cannot write an Event in time"),
         }
     }
 }
 
-/// Only the newest report of an object counts.
-fn take(pending: &mut HashMap<String, Report>, report: Report) {
-    pending.insert(report.object.metadata.uid.clone().unwrap_or_default(), report);
-}
-
-/// Writes the condition unless it stands there already.
-async fn write(client: &Client, resource: &ApiResource, object: &DynamicObject, ready: &Ready) -> kube::Result<()> {
-    let conditions: Vec<Condition> = object
-        .data
-        .pointer("/status/conditions")
-        .and_then(|conditions| serde_json::from_value(conditions.clone()).ok())
-        .unwrap_or_default();
-    let before = conditions.iter().find(|condition| condition.type_ == "Ready");
-    let mut now = Condition {
-        type_: "Ready".into(),
-        status: if ready.status { "True" } else { "False" }.into(),
-        reason: ready.reason.into(),
-        message: ready.message.chars().take(MESSAGE_CHARS).collect(),
-        observed_generation: object.metadata.generation,
-        last_transition_time: Time(Timestamp::now()),
-    };
-    if let Some(before) = before.filter(|before| before.status == now.status) {
-        now.last_transition_time = before.last_transition_time.clone();
-    }
-    if before == Some(&now) {
-        return Ok(());
-    }
-    let api: Api<DynamicObject> = match object.namespace() {
-        Some(namespace) => Api::namespaced_with(client.clone(), &namespace, resource),
-        None => Api::all_with(client.clone(), resource),
-    };
-    let others = conditions.iter().filter(|condition| condition.type_ != "Ready");
-    let all: Vec<&Condition> = others.chain([&now]).collect();
-    let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
-    let patch = json!({ "status": { "conditions": all } });
-    match api.patch_status(&object.name_any(), &params, &Patch::Merge(&patch)).await {
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        other => other.map(|_| ()),
-    }
+fn cut(message: &str) -> String {
+    message.chars().take(MESSAGE_CHARS).collect()
 }

@@ -74,9 +74,16 @@ impl CostCache {
         self.costs.insert(uid.into(), cost);
     }
 
+    /// Puts a cost in, and gives back the one before it.
+    pub fn replace(&self, uid: &str, cost: Cost) -> Option<Cost> {
+        let before = self.costs.get(uid);
+        self.costs.insert(uid.into(), cost);
+        before
+    }
+
     /// Forgets a pod that a policy does not select any more, unless another policy has given it its cost.
     pub fn remove(&self, uid: &str, policy: &PolicyKey) {
-        if self.costs.get(uid).is_some_and(|cost| cost.policy.key() == *policy) {
+        if self.costs.get(uid).is_some_and(|cost| cost.policy.key() == policy) {
             self.costs.invalidate(uid);
         }
     }
@@ -99,7 +106,7 @@ impl CostCache {
         });
         let gone = policy.clone();
         // Supported because the cache is built for it below; an entry is dropped when it is next looked at.
-        let _ = self.costs.invalidate_entries_if(move |_, cost| cost.policy.key() == gone);
+        let _ = self.costs.invalidate_entries_if(move |_, cost| *cost.policy.key() == gone);
     }
 
     pub fn least_work(&self, policy: &PolicyKey, owner: &str) -> Option<i32> {

@@ -2,12 +2,16 @@
 
 pub mod annotation;
 pub mod cache;
+pub mod census;
 pub mod plan;
 pub mod pod;
+pub mod presets;
 pub mod readings;
 pub mod score;
+pub mod signal;
 pub mod victims;
 
 pub use annotation::Stored;
 pub use cache::{Cost, CostCache};
 pub use pod::GovernedPod;
+pub use signal::Signal;

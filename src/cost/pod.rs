@@ -9,6 +9,9 @@ use k8s_openapi::jiff::Timestamp;
 use super::Stored;
 use super::annotation::{COST, MARK};
 
+/// The API server's default for `terminationGracePeriodSeconds`.
+const DEFAULT_GRACE_SECONDS: u32 = 30;
+
 /// A pod that a ReplicaSet or a ReplicationController controls.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GovernedPod {
@@ -29,6 +32,8 @@ pub struct GovernedPod {
     pub restarts: (i32, i32),
     pub created: Timestamp,
     pub terminating: bool,
+    /// How long the pod has to finish its work once it is told to stop, in seconds.
+    pub grace_seconds: u32,
     pub stored: Stored,
 }
 
@@ -55,6 +60,7 @@ impl GovernedPod {
         let init_containers = pod.spec.as_ref().and_then(|spec| spec.init_containers.as_ref());
         let is_sidecar =
             |name: &str| init_containers.into_iter().flatten().any(|c| c.name == name && c.restart_policy.as_deref() == Some("Always"));
+        let grace = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
         let most_restarts = |statuses: Option<&Vec<ContainerStatus>>, counts: &dyn Fn(&str) -> bool| {
             statuses.into_iter().flatten().filter(|s| counts(&s.name)).map(|s| s.restart_count).max().unwrap_or(0)
         };
@@ -79,6 +85,7 @@ impl GovernedPod {
             ),
             created,
             terminating: metadata.deletion_timestamp.is_some(),
+            grace_seconds: grace.and_then(|seconds| u32::try_from(seconds).ok()).unwrap_or(DEFAULT_GRACE_SECONDS),
             stored: metadata.annotations.as_ref().map_or(Stored::Unset, |annotations| {
                 Stored::from_texts(annotations.get(COST).map(String::as_str), annotations.get(MARK).map(String::as_str))
             }),
@@ -97,6 +104,19 @@ fn addresses(status: &PodStatus) -> Vec<IpAddr> {
     addresses.sort_unstable();
     addresses.dedup();
     addresses
+}
+
+/// What controls a pod, from a closed list: for pods whose controller does not read the cost.
+pub fn controller_of(pod: &Pod) -> &'static str {
+    match pod.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true)) {
+        None => "nothing",
+        Some(owner) => match owner.kind.as_str() {
+            "StatefulSet" => "a StatefulSet",
+            "Job" => "a Job",
+            "DaemonSet" => "a DaemonSet",
+            _ => "another kind",
+        },
+    }
 }
 
 /// Only the ReplicaSet controller, which also runs ReplicationControllers, reads the cost.
@@ -129,6 +149,7 @@ pub(crate) mod tests {
             restarts: (0, 0),
             created: Timestamp::UNIX_EPOCH,
             terminating: false,
+            grace_seconds: 30,
             stored: Stored::Unset,
         }
     }

@@ -1,9 +1,11 @@
-//! The last known sample of each signal for each pod.
+//! The last known sample of each signal for each pod, and which answers are believed.
 
 use std::collections::HashMap;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
+use super::GovernedPod;
+use crate::api::CostPolicy;
 use crate::api::deletion_cost_policy::{DeletionCostPolicySpec, Missing};
 
 /// A signal's value for one pod, with the time it was taken.
@@ -24,60 +26,224 @@ pub enum Reading {
     Nothing,
 }
 
-/// Samples by signal and pod UID. One per policy.
+/// What became of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// Its samples are in use.
+    Believed,
+    /// It has nothing for any pod, and that means nothing: last known values stay in use.
+    Empty,
+    /// All zero, right after an outage: not believed until the next poll says so too.
+    Doubted,
+}
+
+/// What the last poll of a signal came to.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Last {
+    /// There was none.
+    #[default]
+    None,
+    /// An answer with samples.
+    Samples,
+    /// An answer without, which was believed to mean zero.
+    Zeros,
+    Doubted,
+    /// No answer, or one that has nothing for any pod.
+    Outage,
+}
+
+/// Samples by pod UID, one slot for each signal. One per policy.
 #[derive(Debug, Default)]
 pub struct Readings {
-    by_signal: Vec<HashMap<String, Sample>>,
+    by_pod: HashMap<String, Box<[Option<Sample>]>>,
+    last: Vec<Last>,
 }
 
 impl Readings {
-    /// Takes in the answer to one signal's query. A pod for which the answer has nothing keeps its last known value, or has
-    /// zero where the signal says so. `pods` are the UIDs that the policy governs.
-    pub fn take_in<'a>(
+    /// Takes in the answer to one signal's query: `samples[i]` is that of `pods[i]`. A pod for which the answer has nothing
+    /// keeps its last known value, or has zero where the signal says so.
+    pub fn take_in(
         &mut self,
-        spec: &DeletionCostPolicySpec,
+        policy: &CostPolicy,
         signal: usize,
-        answer: HashMap<String, Sample>,
-        pods: impl Iterator<Item = &'a str>,
+        samples: &[Option<Sample>],
+        pods: &[impl AsRef<GovernedPod>],
         now: Timestamp,
-    ) {
-        self.by_signal.resize_with(spec.signals.len(), HashMap::new);
-        if spec.signals[signal].missing == Missing::Zero {
-            for uid in pods.filter(|uid| !answer.contains_key(*uid)) {
-                self.by_signal[signal].insert(uid.into(), Sample { value: 0.0, time: now });
+    ) -> Taken {
+        let missing_is_zero = policy.signals[signal].missing == Missing::Zero;
+        let is_empty = samples.iter().all(Option::is_none);
+        if is_empty && !missing_is_zero {
+            if !pods.is_empty() {
+                self.outage(policy, signal);
             }
+            return Taken::Empty;
         }
-        for (uid, mut sample) in answer {
-            // A clock that is ahead must not make a value look newer than the ones to come.
-            sample.time = sample.time.min(now);
+        let last = self.last(policy, signal);
+        // A backend that comes back without its past, or loses an exporter, answers like one whose pods are all idle.
+        let is_doubtful = match *last {
+            Last::Outage => true,
+            Last::Samples => is_empty,
+            Last::None | Last::Zeros | Last::Doubted => false,
+        };
+        if is_doubtful && samples.iter().flatten().all(|sample| sample.value == 0.0) {
+            *last = Last::Doubted;
+            return Taken::Doubted;
+        }
+        *last = if is_empty { Last::Zeros } else { Last::Samples };
+        let slots = policy.signals.len();
+        for (pod, sample) in pods.iter().zip(samples) {
+            let sample = match sample {
+                // A clock that is ahead must not make a value look newer than the ones to come.
+                Some(sample) => Sample { time: sample.time.min(now), ..*sample },
+                None if missing_is_zero => Sample { value: 0.0, time: now },
+                None => continue,
+            };
+            let uid = &pod.as_ref().uid;
+            if !self.by_pod.contains_key(uid) {
+                self.by_pod.insert(uid.clone(), vec![None; slots].into());
+            }
+            let known = self.by_pod.get_mut(uid).and_then(|of_pod| of_pod.get_mut(signal));
             // A backend behind a load balancer may answer with an older sample than it did before.
-            let known = self.by_signal[signal].entry(uid).or_insert(sample);
-            if sample.time >= known.time {
-                *known = sample;
+            if let Some(known) = known.filter(|known| known.is_none_or(|known| sample.time >= known.time)) {
+                *known = Some(sample);
             }
         }
+        Taken::Believed
+    }
+
+    /// Notes that there was no answer to a signal's query.
+    pub fn outage(&mut self, policy: &CostPolicy, signal: usize) {
+        *self.last(policy, signal) = Last::Outage;
     }
 
     /// Forgets pods that are gone and samples that nothing may use any more.
     pub fn prune(&mut self, spec: &DeletionCostPolicySpec, now: Timestamp, exists: impl Fn(&str) -> bool) {
         let oldest = now - SignedDuration::from_secs(spec.samples.keep_last_seconds.into());
-        for samples in &mut self.by_signal {
-            samples.retain(|uid, sample| sample.time >= oldest && exists(uid));
-        }
+        self.by_pod.retain(|uid, samples| {
+            samples.iter_mut().for_each(|slot| *slot = slot.filter(|sample| sample.time >= oldest));
+            samples.iter().any(Option::is_some) && exists(uid)
+        });
     }
 
     /// One reading per signal of the policy, in its order.
-    pub fn of_pod<'a>(&'a self, spec: &'a DeletionCostPolicySpec, uid: &'a str, now: Timestamp) -> impl Iterator<Item = Reading> + 'a {
-        (0..spec.signals.len()).map(move |signal| {
-            let Some(sample) = self.by_signal.get(signal).and_then(|samples| samples.get(uid)) else { return Reading::Nothing };
+    pub fn of_pod<'a>(&'a self, policy: &'a CostPolicy, uid: &str, now: Timestamp) -> impl Iterator<Item = Reading> + 'a {
+        let samples = self.by_pod.get(uid);
+        let limits = &policy.spec.samples;
+        (0..policy.signals.len()).map(move |signal| {
+            let Some(sample) = samples.and_then(|samples| samples[signal]) else { return Reading::Nothing };
             let age = now.duration_since(sample.time).as_secs();
-            if age <= spec.samples.max_age_seconds.into() {
-                Reading::Current(*sample)
-            } else if age <= spec.samples.keep_last_seconds.into() {
-                Reading::LastKnown(*sample)
+            if age <= limits.max_age_seconds.into() {
+                Reading::Current(sample)
+            } else if age <= limits.keep_last_seconds.into() {
+                Reading::LastKnown(sample)
             } else {
                 Reading::Nothing
             }
         })
+    }
+
+    fn last(&mut self, policy: &CostPolicy, signal: usize) -> &mut Last {
+        self.last.resize(policy.signals.len(), Last::None);
+        &mut self.last[signal]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::api::DeletionCostPolicy;
+    use crate::cost::pod::tests::pod;
+
+    fn policy(missing: &str) -> CostPolicy {
+        let policy: DeletionCostPolicy = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "shop"}, "spec": {
+            "selector": {"matchLabels": {"app": "web"}}, "signals": [{"name": "w", "query": "w", "weight": 1, "cap": 1000, "missing": missing}]}}))
+        .unwrap();
+        CostPolicy::compile(&policy)
+    }
+
+    /// One poll of two pods: what is answered for them, and the values that are in use afterwards.
+    fn poll(
+        readings: &mut Readings,
+        policy: &CostPolicy,
+        second: i64,
+        answer: Option<[Option<f64>; 2]>,
+    ) -> (Option<Taken>, [Option<f64>; 2]) {
+        let (pods, now) = ([pod("a"), pod("b")], Timestamp::from_second(second).unwrap());
+        let taken = match answer {
+            Some(values) => {
+                let samples = values.map(|value| value.map(|value| Sample { value, time: now }));
+                Some(readings.take_in(policy, 0, &samples, &pods, now))
+            }
+            None => {
+                readings.outage(policy, 0);
+                None
+            }
+        };
+        let values = ["a", "b"].map(|uid| match readings.of_pod(policy, uid, now).next() {
+            Some(Reading::Current(sample) | Reading::LastKnown(sample)) => Some(sample.value),
+            _ => None,
+        });
+        (taken, values)
+    }
+
+    /// A metrics outage that turns into a scale-down: the backend is back, and all is zero.
+    #[test]
+    fn zeros_right_after_an_outage_are_believed_the_second_time() {
+        let (mut readings, policy) = (Readings::default(), policy("Unknown"));
+        let busy = [Some(9.0), Some(3.0)];
+        let zeros = Some([Some(0.0), Some(0.0)]);
+        assert_eq!(poll(&mut readings, &policy, 0, Some(busy)), (Some(Taken::Believed), busy));
+        assert_eq!(poll(&mut readings, &policy, 15, None), (None, busy));
+        assert_eq!(poll(&mut readings, &policy, 30, zeros), (Some(Taken::Doubted), busy));
+        assert_eq!(poll(&mut readings, &policy, 45, None), (None, busy), "the doubt begins anew");
+        assert_eq!(poll(&mut readings, &policy, 60, zeros), (Some(Taken::Doubted), busy));
+        assert_eq!(poll(&mut readings, &policy, 75, zeros), (Some(Taken::Believed), [Some(0.0), Some(0.0)]));
+        // Without an outage there is nothing to doubt, and a value that is not zero is believed at once.
+        assert_eq!(poll(&mut readings, &policy, 90, Some(busy)), (Some(Taken::Believed), busy));
+        assert_eq!(poll(&mut readings, &policy, 105, zeros), (Some(Taken::Believed), [Some(0.0), Some(0.0)]));
+        poll(&mut readings, &policy, 120, None);
+        assert_eq!(poll(&mut readings, &policy, 135, Some([Some(0.0), Some(1.0)])).1, [Some(0.0), Some(1.0)]);
+    }
+
+    /// Where no series means zero, losing all of them looks like idleness.
+    #[test]
+    fn losing_all_series_is_doubted_where_it_would_mean_zero() {
+        let (mut readings, policy) = (Readings::default(), policy("Zero"));
+        assert_eq!(poll(&mut readings, &policy, 0, Some([None, None])), (Some(Taken::Believed), [Some(0.0), Some(0.0)]), "at the start");
+        assert_eq!(poll(&mut readings, &policy, 15, Some([Some(7.0), None])).1, [Some(7.0), Some(0.0)]);
+        assert_eq!(poll(&mut readings, &policy, 30, Some([None, None])), (Some(Taken::Doubted), [Some(7.0), Some(0.0)]));
+        assert_eq!(poll(&mut readings, &policy, 45, Some([None, None])), (Some(Taken::Believed), [Some(0.0), Some(0.0)]));
+        assert_eq!(poll(&mut readings, &policy, 60, Some([None, None])).0, Some(Taken::Believed));
+    }
+
+    #[test]
+    fn an_answer_about_nobody_changes_nothing_and_counts_as_an_outage() {
+        let (mut readings, policy) = (Readings::default(), policy("Unknown"));
+        let busy = [Some(9.0), Some(3.0)];
+        poll(&mut readings, &policy, 0, Some(busy));
+        assert_eq!(poll(&mut readings, &policy, 15, Some([None, None])), (Some(Taken::Empty), busy));
+        assert_eq!(poll(&mut readings, &policy, 30, Some([Some(0.0), None])), (Some(Taken::Doubted), busy));
+    }
+
+    proptest! {
+        /// Over any history: work that was measured is only ever replaced by zero if the poll before had samples, or if two
+        /// answers in a row say so.
+        #[test]
+        fn no_outage_alone_makes_a_pod_idle(history in prop::collection::vec(prop::option::of(0..3u8), 1..40)) {
+            let (mut readings, policy) = (Readings::default(), policy("Unknown"));
+            let (mut before, mut answers): (Option<f64>, Vec<Option<u8>>) = (None, vec![]);
+            for (round, answer) in history.into_iter().enumerate() {
+                let value = answer.map(f64::from);
+                let (_, [now, _]) = poll(&mut readings, &policy, 15 * round as i64, value.map(|value| [Some(value), Some(0.0)]));
+                if before.is_some_and(|value| value > 0.0) && now == Some(0.0) {
+                    prop_assert!(answers.last().is_some_and(Option::is_some), "{answers:?}, then {answer:?}");
+                }
+                before = now;
+                answers.push(answer);
+            }
+        }
     }
 }

@@ -9,7 +9,8 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::pod::GovernedPod;
 use super::readings::{Reading, Readings};
-use crate::api::deletion_cost_policy::{DeletionCostPolicySpec, Signal};
+use crate::api::CostPolicy;
+use crate::api::deletion_cost_policy::DeletionCostPolicySpec;
 
 /// A pod's cost and where it comes from.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -54,8 +55,10 @@ impl Basis {
 }
 
 /// Costs of the pods of one policy, in the order of `pods`.
-pub fn score(spec: &DeletionCostPolicySpec, pods: &[impl AsRef<GovernedPod>], readings: &Readings, now: Timestamp) -> Vec<Score> {
-    let mut scores: Vec<Score> = pods.iter().map(|pod| score_alone(spec, pod.as_ref(), readings, now)).collect();
+pub fn score(policy: &CostPolicy, pods: &[impl AsRef<GovernedPod>], readings: &Readings, now: Timestamp) -> Vec<Score> {
+    let spec = &policy.spec;
+    let counts = signals_that_count(policy, pods, readings, now);
+    let mut scores: Vec<Score> = pods.iter().map(|pod| score_alone(policy, pod.as_ref(), readings, &counts, now)).collect();
     if spec.new_pod_yields_to_work {
         let least = least_work(pods, &scores);
         for (pod, score) in pods.iter().zip(&mut scores) {
@@ -69,6 +72,21 @@ pub fn score(spec: &DeletionCostPolicySpec, pods: &[impl AsRef<GovernedPod>], re
         score.cost = (score.cost + jitter(spec, &pod.as_ref().uid)).min(spec.max_cost);
     }
     scores
+}
+
+/// Which signals say something about at least one pod. One of several that says nothing of any is left out, so that the rest
+/// still ranks; where all say nothing, nothing is left out and every pod is unknown.
+pub fn signals_that_count(policy: &CostPolicy, pods: &[impl AsRef<GovernedPod>], readings: &Readings, now: Timestamp) -> Vec<bool> {
+    let mut counts = vec![false; policy.signals.len()];
+    for pod in pods {
+        for (counts, reading) in counts.iter_mut().zip(readings.of_pod(policy, &pod.as_ref().uid, now)) {
+            *counts |= reading != Reading::Nothing;
+        }
+        if counts.iter().all(|counts| *counts) {
+            break;
+        }
+    }
+    if counts.contains(&true) { counts } else { vec![true; policy.signals.len()] }
 }
 
 /// The cost of a pod that is only just being created, so that it has no UID yet: the new-pod cost, below the least work
@@ -91,19 +109,16 @@ pub fn least_work<'a>(pods: &'a [impl AsRef<GovernedPod>], scores: &[Score]) -> 
     least
 }
 
-/// Points of one signal: the value times its weight, at most its cap.
-pub fn points(signal: &Signal, value: f64) -> f64 {
-    (value.max(0.0) * signal.weight).min(signal.cap)
-}
-
-fn score_alone(spec: &DeletionCostPolicySpec, pod: &GovernedPod, readings: &Readings, now: Timestamp) -> Score {
-    let (mut work, mut stale, mut unknown) = (0.0, false, spec.signals.is_empty());
-    for (signal, reading) in spec.signals.iter().zip(readings.of_pod(spec, &pod.uid, now)) {
+fn score_alone(policy: &CostPolicy, pod: &GovernedPod, readings: &Readings, counts: &[bool], now: Timestamp) -> Score {
+    let spec = &policy.spec;
+    let (mut work, mut stale, mut unknown) = (0.0, false, false);
+    let of_pod = policy.signals.iter().zip(readings.of_pod(policy, &pod.uid, now)).zip(counts);
+    for ((signal, reading), _) in of_pod.filter(|(_, counts)| **counts) {
         match reading {
-            Reading::Current(sample) => work += points(signal, sample.value),
+            Reading::Current(sample) => work += signal.points(sample.value),
             Reading::LastKnown(sample) => {
                 stale = true;
-                work += points(signal, sample.value);
+                work += signal.points(sample.value);
             }
             // With `missing: Zero` a poll stores a zero, so nothing here means that there was no poll either.
             Reading::Nothing => unknown = true,

@@ -1,7 +1,9 @@
 //! Our own metrics. Labels come from closed lists: no names of objects or users.
 
+use std::collections::HashMap;
 use std::fmt::Debug;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
@@ -13,8 +15,14 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
+use crate::api::policies::PolicyKey;
+use crate::cost::census::Census;
+use crate::signals::matching::Matched;
+
 /// From a tenth of a millisecond to the longest time-out that a scale-down hook can have.
 const REVIEW_BUCKETS: [f64; 11] = [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0];
+/// Costs are 0 to `maxCost`, which is 1000 by default.
+const COST_BUCKETS: [f64; 10] = [0.0, 20.0, 50.0, 100.0, 200.0, 400.0, 600.0, 800.0, 1000.0, 10_000.0];
 const POLL_BUCKETS: [f64; 8] = [0.005, 0.025, 0.1, 0.25, 1.0, 2.5, 10.0, 30.0];
 
 /// Two labels whose names are fixed and whose values come from closed lists, or from the server configuration.
@@ -22,7 +30,7 @@ const POLL_BUCKETS: [f64; 8] = [0.005, 0.025, 0.1, 0.25, 1.0, 2.5, 10.0, 30.0];
 struct Pair<const A: usize>(String, &'static str);
 
 /// The label names of a [`Pair`], by its index.
-const NAMES: [[&str; 2]; 3] = [["hook", "outcome"], ["backend", "result"], ["door", "outcome"]];
+const NAMES: [[&str; 2]; 4] = [["hook", "outcome"], ["backend", "result"], ["door", "outcome"], ["backend", "outcome"]];
 
 impl<const A: usize> EncodeLabelSet for Pair<A> {
     fn encode(&self, encoder: &mut LabelSetEncoder) -> Result<(), std::fmt::Error> {
@@ -39,6 +47,13 @@ pub struct Metrics {
     review_seconds: Family<One, Histogram>,
     polls: Family<Pair<1>, Counter>,
     poll_seconds: Histogram,
+    samples: Family<Pair<3>, Counter>,
+    costs: Histogram,
+    pods: Family<One, Gauge>,
+    stale_costs: Gauge,
+    oldest_sample: Gauge,
+    /// The last census of each policy; the gauges above are their sums.
+    censuses: Mutex<HashMap<PolicyKey, Census>>,
     scale_downs: Family<Pair<2>, Counter>,
     pod_writes: Family<One, Counter>,
     governed_pods: Gauge,
@@ -54,6 +69,12 @@ impl Default for Metrics {
             review_seconds: Family::new_with_constructor(|| Histogram::new(REVIEW_BUCKETS)),
             polls: Family::default(),
             poll_seconds: Histogram::new(POLL_BUCKETS),
+            samples: Family::default(),
+            costs: Histogram::new(COST_BUCKETS),
+            pods: Family::default(),
+            stale_costs: Gauge::default(),
+            oldest_sample: Gauge::default(),
+            censuses: Mutex::default(),
             scale_downs: Family::default(),
             pod_writes: Family::default(),
             governed_pods: Gauge::default(),
@@ -70,6 +91,11 @@ impl Default for Metrics {
             "Time of one poll of one policy: all its queries and the scoring",
             metrics.poll_seconds.clone(),
         );
+        registry.register("samples", "Rows of backends' answers, by backend and what became of them", metrics.samples.clone());
+        registry.register("pod_cost", "Costs of pods, as each poll computes them", metrics.costs.clone());
+        registry.register("pods", "Governed pods by state, as of the last polls", metrics.pods.clone());
+        registry.register("stale_costs", "Costs that rest on values older than maxAgeSeconds", metrics.stale_costs.clone());
+        registry.register("oldest_sample_age_seconds", "Age of the oldest sample that a cost rests on", metrics.oldest_sample.clone());
         registry.register("scale_downs", "Scale-downs, by door and outcome", metrics.scale_downs.clone());
         registry.register("pod_writes", "Costs written to pods of our own accord, by result", metrics.pod_writes.clone());
         registry.register("governed_pods", "Pods that a policy governs", metrics.governed_pods.clone());
@@ -89,8 +115,37 @@ impl Metrics {
         self.polls.get_or_create(&Pair(backend.into(), result)).inc();
     }
 
-    pub fn poll_duration(&self, took: Duration) {
+    /// One poll of one policy.
+    pub fn poll(&self, policy: &PolicyKey, took: Duration, census: &Census) {
         self.poll_seconds.observe(took.as_secs_f64());
+        self.censuses().insert(policy.clone(), census.clone());
+    }
+
+    pub fn forget_policy(&self, policy: &PolicyKey) {
+        self.censuses().remove(policy);
+    }
+
+    fn censuses(&self) -> std::sync::MutexGuard<'_, HashMap<PolicyKey, Census>> {
+        self.censuses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What became of the rows of one answer.
+    pub fn samples(&self, backend: &str, matched: &Matched) {
+        let current = matched.used().saturating_sub(matched.too_old);
+        for (outcome, count) in [
+            ("used", current),
+            ("too_old", matched.too_old),
+            ("not_a_number", matched.not_a_number),
+            ("negative", matched.negative),
+            ("duplicate", matched.duplicates),
+            ("other_pods", matched.others),
+        ] {
+            self.samples.get_or_create(&Pair(backend.into(), outcome)).inc_by(count as u64);
+        }
+    }
+
+    pub fn cost(&self, cost: i32) {
+        self.costs.observe(cost.into());
     }
 
     pub fn scale_downs(&self, door: &'static str, outcome: &'static str) {
@@ -109,6 +164,18 @@ impl Metrics {
     pub fn encode(&self, governed_pods: usize, cached_costs: u64) -> String {
         self.governed_pods.set(i64::try_from(governed_pods).unwrap_or(i64::MAX));
         self.cached_costs.set(i64::try_from(cached_costs).unwrap_or(i64::MAX));
+        let mut sums: HashMap<&'static str, i64> = Census::default().states().map(|(state, _)| (state, 0)).into();
+        let (mut stale, mut oldest) = (0, 0);
+        for census in self.censuses().values() {
+            census.states().into_iter().for_each(|(state, count)| *sums.entry(state).or_default() += i64::from(count));
+            stale += i64::from(census.stale);
+            oldest = oldest.max(i64::from(census.oldest_sample_seconds.unwrap_or(0)));
+        }
+        for (state, sum) in sums {
+            self.pods.get_or_create(&[("state", state)]).set(sum);
+        }
+        self.stale_costs.set(stale);
+        self.oldest_sample.set(oldest);
         let mut text = String::new();
         encode(&mut text, &self.registry).expect("writing to a String does not fail");
         text

@@ -1,8 +1,9 @@
 //! From the rows of an answer to samples of pods.
 
 use core::net::IpAddr;
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
+
+use k8s_openapi::jiff::Timestamp;
 
 use super::Row;
 use crate::api::deletion_cost_policy::PodKey;
@@ -12,8 +13,8 @@ use crate::cost::readings::Sample;
 /// What became of the rows of one answer.
 #[derive(Debug, Default, PartialEq)]
 pub struct Matched {
-    /// By pod UID.
-    pub samples: HashMap<String, Sample>,
+    /// One for each pod, in their order.
+    pub samples: Vec<Option<Sample>>,
     /// Rows that name no governed pod, as those of other workloads do.
     pub others: usize,
     /// Rows whose value is NaN: they say nothing.
@@ -22,43 +23,63 @@ pub struct Matched {
     pub negative: usize,
     /// Rows for a pod that has one already: the highest counts.
     pub duplicates: usize,
+    /// Samples that are older than the policy allows to be current.
+    pub too_old: usize,
     /// The label names that came back; what to look at when nothing matched.
     pub labels: BTreeSet<String>,
 }
 
-/// Matches rows to the pods that they are about. A row that says of which namespace its pod is, is only about pods of that
-/// one. Where the key is an IP, a row is about the pod that has the address *now*; an address that several running pods share
-/// (host network) is about none of them.
-pub fn match_rows(rows: &[Row], key: &PodKey, namespace: &str, pods: &[impl AsRef<GovernedPod>]) -> Matched {
-    let by_key = index(key, pods);
-    let mut matched = Matched::default();
-    for row in rows {
-        let Some(Some(uid)) = key_of(row, key, namespace).and_then(|key| by_key.get(&key)) else {
-            matched.others += 1;
-            matched.labels.extend(row.labels.keys().take(64).cloned());
-            continue;
-        };
-        if row.value.is_nan() {
-            matched.not_a_number += 1;
-            continue;
-        }
-        if row.value < 0.0 {
-            matched.negative += 1;
-        }
-        let sample = Sample { value: row.value.max(0.0), time: row.time };
-        match matched.samples.entry((*uid).to_owned()) {
-            Entry::Vacant(entry) => {
-                entry.insert(sample);
-            }
-            Entry::Occupied(mut entry) => {
-                matched.duplicates += 1;
-                if sample.value > entry.get().value {
-                    entry.insert(sample);
-                }
-            }
-        }
+impl Matched {
+    /// How many pods have a sample.
+    pub fn used(&self) -> usize {
+        self.samples.iter().flatten().count()
     }
-    matched
+}
+
+/// The governed pods by what names them in an answer. Made once for all answers of a poll.
+pub struct Targets<'a> {
+    key: &'a PodKey,
+    namespace: &'a str,
+    /// Position by key; none where it fits several pods.
+    by_key: HashMap<Key<'a>, Option<usize>>,
+    pods: usize,
+}
+
+impl<'a> Targets<'a> {
+    pub fn new(key: &'a PodKey, namespace: &'a str, pods: &'a [impl AsRef<GovernedPod>]) -> Self {
+        Self { key, namespace, by_key: index(key, pods), pods: pods.len() }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.pods == 0
+    }
+
+    /// Matches rows to the pods that they are about. A row that says of which namespace its pod is, is only about pods of that
+    /// one. Where the key is an IP, a row is about the pod that has the address *now*; an address that several running pods
+    /// share (host network) is about none of them. Samples from before `oldest` are counted.
+    pub fn match_rows(&self, rows: &[Row], oldest: Timestamp) -> Matched {
+        let mut matched = Matched { samples: vec![None; self.pods], ..Matched::default() };
+        for row in rows {
+            let found = key_of(row, self.key, self.namespace).and_then(|key| self.by_key.get(&key).copied().flatten());
+            let Some(slot) = found.and_then(|position| matched.samples.get_mut(position)) else {
+                matched.others += 1;
+                matched.labels.extend(row.labels.keys().take(64).cloned());
+                continue;
+            };
+            if row.value.is_nan() {
+                matched.not_a_number += 1;
+                continue;
+            }
+            matched.negative += usize::from(row.value < 0.0);
+            matched.too_old += usize::from(row.time < oldest);
+            matched.duplicates += usize::from(slot.is_some());
+            let value = row.value.max(0.0);
+            if slot.is_none_or(|known| value > known.value) {
+                *slot = Some(Sample { value, time: row.time });
+            }
+        }
+        matched
+    }
 }
 
 /// What identifies a pod in an answer.
@@ -80,17 +101,16 @@ fn key_of<'a>(row: &'a Row, key: &PodKey, namespace: &str) -> Option<Key<'a>> {
     }
 }
 
-/// UID by key; `None` where it fits several pods.
-fn index<'a>(key: &PodKey, pods: &'a [impl AsRef<GovernedPod>]) -> HashMap<Key<'a>, Option<&'a str>> {
-    let mut by_key: HashMap<Key<'_>, Option<&str>> = HashMap::with_capacity(pods.len());
-    for pod in pods.iter().map(AsRef::as_ref) {
-        let keys: Vec<Key<'_>> = match key {
-            PodKey::Label(_) => vec![Key::Name(&pod.name)],
-            PodKey::Ip(_) if pod.is_active() => pod.ips.iter().copied().map(Key::Address).collect(),
-            PodKey::Ip(_) => vec![],
-        };
-        for key in keys {
-            by_key.entry(key).and_modify(|uid| *uid = None).or_insert(Some(&pod.uid));
+fn index<'a>(key: &PodKey, pods: &'a [impl AsRef<GovernedPod>]) -> HashMap<Key<'a>, Option<usize>> {
+    let mut by_key: HashMap<Key<'_>, Option<usize>> = HashMap::with_capacity(pods.len());
+    let mut insert = |key, position| {
+        by_key.entry(key).and_modify(|position| *position = None).or_insert(Some(position));
+    };
+    for (position, pod) in pods.iter().map(AsRef::as_ref).enumerate() {
+        match key {
+            PodKey::Label(_) => insert(Key::Name(&pod.name), position),
+            PodKey::Ip(_) if pod.is_active() => pod.ips.iter().for_each(|ip| insert(Key::Address(*ip), position)),
+            PodKey::Ip(_) => {}
         }
     }
     by_key
@@ -113,8 +133,6 @@ fn host(address: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::jiff::Timestamp;
-
     use super::*;
     use crate::cost::pod::tests::pod;
 
@@ -123,10 +141,12 @@ mod tests {
         Row { labels, value, time: Timestamp::UNIX_EPOCH }
     }
 
-    fn values(matched: &Matched) -> Vec<(&str, f64)> {
-        let mut values: Vec<_> = matched.samples.iter().map(|(uid, sample)| (uid.as_str(), sample.value)).collect();
-        values.sort_by(|a, b| a.0.cmp(b.0));
-        values
+    fn match_rows(rows: &[Row], key: &PodKey, namespace: &str, pods: &[GovernedPod]) -> Matched {
+        Targets::new(key, namespace, pods).match_rows(rows, Timestamp::UNIX_EPOCH)
+    }
+
+    fn values(matched: &Matched) -> Vec<Option<f64>> {
+        matched.samples.iter().map(|sample| sample.map(|sample| sample.value)).collect()
     }
 
     /// DC-03: the value is on the hub, under the worker's address.
@@ -141,7 +161,7 @@ mod tests {
             row(&[("node_uri", "10.9.9.9")], 3.0),
         ];
         let matched = match_rows(&rows, &PodKey::Ip("node_uri".into()), "shop", &pods);
-        assert_eq!(values(&matched), [("chrome-2", 1.0), ("chrome-6", 2.0)]);
+        assert_eq!(values(&matched), [None, Some(1.0), Some(2.0), None, None]);
         assert_eq!(matched.others, 1, "an address of two pods is about neither");
     }
 
@@ -150,31 +170,31 @@ mod tests {
     fn dc_44_says_which_labels_came_back() {
         let rows = [row(&[("pod", "exporter-0"), ("exported_pod", "worker-a")], 5.0)];
         let matched = match_rows(&rows, &PodKey::Label("pod".into()), "shop", &[pod("worker-a")]);
-        assert!(matched.samples.is_empty());
+        assert_eq!(matched.used(), 0);
         assert_eq!(matched.labels.iter().map(String::as_str).collect::<Vec<_>>(), ["exported_pod", "pod"]);
         let matched = match_rows(&rows, &PodKey::Label("exported_pod".into()), "shop", &[pod("worker-a")]);
-        assert_eq!(values(&matched), [("worker-a", 5.0)]);
+        assert_eq!(values(&matched), [Some(5.0)]);
         // As a scrape really looks: `namespace` is the exporter's.
         let scraped = |namespace: &str| {
             row(&[("pod", "exporter-0"), ("namespace", "monitoring"), ("exported_pod", "worker-a"), ("exported_namespace", namespace)], 5.0)
         };
         let key = PodKey::Label("exported_pod".into());
-        assert_eq!(values(&match_rows(&[scraped("shop")], &key, "shop", &[pod("worker-a")])), [("worker-a", 5.0)]);
-        assert!(match_rows(&[scraped("other")], &key, "shop", &[pod("worker-a")]).samples.is_empty());
+        assert_eq!(values(&match_rows(&[scraped("shop")], &key, "shop", &[pod("worker-a")])), [Some(5.0)]);
+        assert!(match_rows(&[scraped("other")], &key, "shop", &[pod("worker-a")]).used() == 0);
     }
 
     #[test]
     fn odd_rows_are_counted_and_do_no_harm() {
         let of = |value| row(&[("pod", "a")], value);
         let matched = match_rows(&[of(f64::NAN), of(-3.0), of(2.0), of(1.0)], &PodKey::default(), "shop", &[pod("a")]);
-        assert_eq!(values(&matched), [("a", 2.0)]);
+        assert_eq!(values(&matched), [Some(2.0)]);
         assert_eq!((matched.not_a_number, matched.negative, matched.duplicates), (1, 1, 2));
     }
 
     #[test]
     fn a_row_of_another_namespace_is_not_ours() {
         let rows = [row(&[("pod", "a"), ("namespace", "other")], 9.0), row(&[("pod", "a"), ("namespace", "shop")], 1.0)];
-        assert_eq!(values(&match_rows(&rows, &PodKey::default(), "shop", &[pod("a")])), [("a", 1.0)]);
+        assert_eq!(values(&match_rows(&rows, &PodKey::default(), "shop", &[pod("a")])), [Some(1.0)]);
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod pod_metrics;
 pub mod poller;
 mod prometheus;
 mod promql;
+pub mod report;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,133 +1,147 @@
 //! One poller per policy: asks its backend, scores its pods, fills the cache. Nothing on the review path waits for it.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, sleep};
-use tracing::{info, warn};
+use tracing::debug;
 
-use super::matching::match_rows;
+use super::matching::{Matched, Targets};
+use super::report::{Outcome, Poll};
 use super::{Query, Shared};
 use crate::api::CostPolicy;
-use crate::cluster::World;
-use crate::cost::readings::{Readings, Sample};
+use crate::cluster::status::PollReporter;
+use crate::cluster::{World, jitter};
+use crate::cost::census::Census;
+use crate::cost::readings::{Readings, Sample, Taken};
+use crate::cost::score::Score;
 use crate::cost::{Cost, GovernedPod, score};
 use crate::server::metrics::Metrics;
 
 /// The first poll of a policy comes at the latest after this.
 const FIRST_POLL: Duration = Duration::from_secs(1);
 
-/// Polls for as long as it is not dropped.
-pub async fn run(policy: Arc<CostPolicy>, backend: Arc<Shared>, world: Arc<World>, metrics: Arc<Metrics>, polled: watch::Sender<bool>) {
-    let period = Duration::from_secs(policy.spec.poll_seconds.into());
-    let mut poller = Poller { policy, backend, world, metrics, readings: Readings::default(), answered: false, trouble: None };
-    // The first poll comes within a second, since nothing is known before it. The others are spread over the period: a thousand
-    // policies that were read together must not poll together for ever.
-    let share = f64::from(RandomState::new().hash_one(&poller.policy.name) as u32) / f64::from(u32::MAX);
-    sleep(period.min(FIRST_POLL).mul_f64(share)).await;
-    poller.poll(Timestamp::now()).await;
-    polled.send_replace(true);
-    let mut ticks = tokio::time::interval_at(Instant::now() + period.mul_f64(share), period);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        poller.poll(Timestamp::now()).await;
-    }
-}
-
-/// Polls once, and gives back what was read.
-pub async fn poll_once(policy: Arc<CostPolicy>, backend: Arc<Shared>, world: Arc<World>, metrics: Arc<Metrics>) -> Readings {
-    let mut poller = Poller { policy, backend, world, metrics, readings: Readings::default(), answered: false, trouble: None };
-    poller.poll(Timestamp::now()).await;
-    poller.readings
-}
-
-struct Poller {
+/// What is polled, and where it is told.
+pub struct Poller {
     policy: Arc<CostPolicy>,
     backend: Arc<Shared>,
     world: Arc<World>,
     metrics: Arc<Metrics>,
+    /// One per signal, as it is sent; or why it must not be.
+    queries: Vec<Result<Query, String>>,
     readings: Readings,
     /// Whether the backend has ever answered.
     answered: bool,
-    /// What went wrong in the last poll: said once, not every fifteen seconds.
-    trouble: Option<String>,
 }
 
 impl Poller {
-    async fn poll(&mut self, now: Timestamp) {
-        let started = Instant::now();
-        let spec = &self.policy.spec;
-        let pods = self.world.pods.governed_by(&self.policy, &self.world.policies());
-        let max_age = Duration::from_secs(spec.samples.max_age_seconds.into());
-        let answers = join_all(spec.signals.iter().map(|signal| self.ask(&signal.query, max_age, &pods))).await;
+    pub fn new(policy: Arc<CostPolicy>, backend: Arc<Shared>, world: Arc<World>, metrics: Arc<Metrics>) -> Self {
+        let max_age = Duration::from_secs(policy.spec.samples.max_age_seconds.into());
+        let prepare = |query: &str| {
+            let text = backend.prepare(query, &policy.namespace)?;
+            Ok(Query { text, namespace: policy.namespace.clone(), max_age })
+        };
+        let queries = policy.signals.iter().map(|signal| prepare(&signal.query)).collect();
+        Self { policy, backend, world, metrics, queries, readings: Readings::default(), answered: false }
+    }
 
-        let mut trouble = Vec::new();
-        for (index, answer) in answers.into_iter().enumerate() {
-            match answer {
-                Ok(samples) => {
-                    self.answered = true;
-                    self.readings.take_in(spec, index, samples, pods.iter().map(|pod| pod.uid.as_str()), now);
-                }
-                Err(why) => trouble.push(format!("signal `{}`: {why}", spec.signals[index].name)),
-            }
+    /// Polls for as long as it is not dropped.
+    pub async fn run(mut self, polled: watch::Sender<bool>, mut reporter: PollReporter) {
+        let period = Duration::from_secs(self.policy.spec.poll_seconds.into());
+        // The first poll comes within a second, since nothing is known before it. The others are spread over the period: a
+        // thousand policies that were read together must not poll together for ever.
+        let share = jitter();
+        sleep(period.min(FIRST_POLL).mul_f64(share)).await;
+        let poll = self.poll(Timestamp::now()).await;
+        reporter.report(&self.policy, poll);
+        polled.send_replace(true);
+        let mut ticks = tokio::time::interval_at(Instant::now() + period.mul_f64(share), period);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let poll = self.poll(Timestamp::now()).await;
+            reporter.report(&self.policy, poll);
         }
-        self.readings.prune(spec, now, |uid| self.world.pods.has(&self.policy, uid));
+    }
+
+    pub fn into_readings(self) -> Readings {
+        self.readings
+    }
+
+    /// Asks for every signal once, and puts the costs of all pods into the cache.
+    pub async fn poll(&mut self, now: Timestamp) -> Poll {
+        let started = Instant::now();
+        let (policy, world) = (self.policy.clone(), self.world.clone());
+        let pods = world.pods.governed_by(&policy, &world.policies());
+        let targets = Targets::new(&policy.spec.pod_key, &policy.namespace, &pods);
+        let answers = join_all(self.queries.iter().map(|query| self.ask(query, &targets, now))).await;
+        let outcomes = answers.into_iter().enumerate().map(|(signal, answer)| self.take_in(signal, answer, &pods, now)).collect();
+        self.readings.prune(&policy.spec, now, |uid| world.pods.has(&policy, uid));
+        let scores = score::score(&policy, &pods, &self.readings, now);
         // Until something is known, what was written on the pods before is the better guess.
         if self.answered {
-            self.publish(&pods, now);
+            self.publish(&pods, &scores);
         }
-        self.report(trouble);
-        self.metrics.poll_duration(started.elapsed());
+        let census = Census::count(&policy, &pods, &scores, &self.readings, now);
+        self.metrics.poll(policy.key(), started.elapsed(), &census);
+        Poll { time: now, outcomes, census, not_honoured: world.pods.not_honoured(policy.key()) }
     }
 
-    /// The samples of one signal, by pod UID. Its rows are let go before the next query gets its turn.
-    async fn ask(&self, query: &str, max_age: Duration, pods: &[Arc<GovernedPod>]) -> Result<HashMap<String, Sample>, String> {
-        let policy = &self.policy;
-        let text = self.backend.prepare(query, &policy.namespace)?;
-        let query = Query { text, namespace: policy.namespace.clone(), max_age };
+    /// The samples of one signal. Its rows are let go before the next query gets its turn.
+    async fn ask(&self, query: &Result<Query, String>, targets: &Targets<'_>, now: Timestamp) -> Result<Matched, Outcome> {
+        let query = query.as_ref().map_err(|why| Outcome::Failed { kind: "refused", why: why.clone() })?;
         let _turn = self.backend.turn().await;
-        let rows = self.backend.query(&query).await.map_err(|e| {
-            self.metrics.polls(&policy.spec.backend, e.kind());
-            e.to_string()
-        })?;
-        let matched = match_rows(&rows, &policy.spec.pod_key, &policy.namespace, pods);
-        if !rows.is_empty() && !pods.is_empty() && matched.others == rows.len() {
+        let rows = self.backend.query(query).await.map_err(|e| Outcome::Failed { kind: e.kind(), why: e.to_string() })?;
+        let oldest = now - SignedDuration::try_from(query.max_age).unwrap_or(SignedDuration::MAX);
+        let matched = targets.match_rows(&rows, oldest);
+        self.metrics.samples(&self.policy.spec.backend, &matched);
+        if !rows.is_empty() && !targets.is_empty() && matched.others == rows.len() {
             // Rows that are all about others mean a wrong podKey, not that every pod is idle: no cost is changed.
-            self.metrics.polls(&policy.spec.backend, "no_series_match");
-            let labels = matched.labels.into_iter().collect::<Vec<_>>().join(", ");
-            return Err(format!("none of {} rows names a governed pod; their labels are: {labels}", rows.len()));
+            return Err(Outcome::NoneMatches { rows: rows.len(), labels: matched.labels.into_iter().collect() });
         }
-        self.metrics.polls(&policy.spec.backend, "ok");
-        Ok(matched.samples)
+        Ok(matched)
     }
 
-    fn publish(&self, pods: &[Arc<GovernedPod>], now: Timestamp) {
-        let scores = score::score(&self.policy.spec, pods, &self.readings, now);
-        let least_work = score::least_work(pods, &scores).into_iter().map(|(owner, cost)| (owner.to_owned(), cost)).collect();
-        self.world.costs.set_least_work(&self.policy.key(), least_work);
+    fn take_in(&mut self, signal: usize, answer: Result<Matched, Outcome>, pods: &[Arc<GovernedPod>], now: Timestamp) -> Outcome {
+        let outcome = match answer {
+            Ok(Matched { samples, .. }) => self.believe(signal, &samples, pods, now),
+            Err(outcome) => {
+                self.readings.outage(&self.policy, signal);
+                outcome
+            }
+        };
+        self.metrics.polls(&self.policy.spec.backend, outcome.kind());
+        outcome
+    }
+
+    fn believe(&mut self, signal: usize, samples: &[Option<Sample>], pods: &[Arc<GovernedPod>], now: Timestamp) -> Outcome {
+        match self.readings.take_in(&self.policy, signal, samples, pods, now) {
+            Taken::Believed => {
+                self.answered = true;
+                Outcome::Used
+            }
+            Taken::Doubted => Outcome::Doubted,
+            Taken::Empty => {
+                self.answered = true;
+                if pods.is_empty() { Outcome::Used } else { Outcome::NoRows }
+            }
+        }
+    }
+
+    fn publish(&self, pods: &[Arc<GovernedPod>], scores: &[Score]) {
+        let least_work = score::least_work(pods, scores).into_iter().map(|(owner, cost)| (owner.to_owned(), cost)).collect();
+        self.world.costs.set_least_work(self.policy.key(), least_work);
         for (pod, score) in pods.iter().zip(scores) {
+            self.metrics.cost(score.cost);
             let cost =
                 Cost { value: score.cost, basis: score.basis, stale: score.stale, yields: score.yields, policy: self.policy.clone() };
-            self.world.costs.insert(&pod.uid, cost);
-        }
-    }
-
-    fn report(&mut self, trouble: Vec<String>) {
-        let trouble = (!trouble.is_empty()).then(|| trouble.join("; "));
-        let CostPolicy { namespace, name, .. } = &*self.policy;
-        match (&self.trouble, &trouble) {
-            (before, Some(now)) if before.as_ref() != Some(now) => {
-                warn!(namespace, policy = name, trouble = now, "poll failed in part; last known values stay in use");
+            let before = self.world.costs.replace(&pod.uid, cost);
+            if before.is_none_or(|before| before.value != score.cost) {
+                debug!(namespace = pod.namespace, pod = pod.name, cost = score.cost, from = score.basis.as_str(), "cost changed");
             }
-            (Some(_), None) => info!(namespace, policy = name, "polls succeed again"),
-            _ => {}
         }
-        self.trouble = trouble;
     }
 }

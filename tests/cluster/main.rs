@@ -7,10 +7,12 @@ mod certificates;
 mod connections;
 mod costs;
 mod headroom;
+mod leadership;
 mod order;
 mod outage;
 mod policies;
 mod scale_downs;
+mod status;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -44,11 +46,11 @@ pub struct Cluster {
 }
 
 /// The themes that need nothing but the installation; the longest tests first.
-const INSTALLED: [&[(&str, Test)]; 6] =
-    [scale_downs::TESTS, connections::TESTS, costs::TESTS, headroom::TESTS, order::TESTS, policies::TESTS];
+const INSTALLED: [&[(&str, Test)]; 7] =
+    [scale_downs::TESTS, connections::TESTS, costs::TESTS, headroom::TESTS, order::TESTS, policies::TESTS, status::TESTS];
 
 /// The themes that take something away, in this order.
-const TAKEN_AWAY: [&[(&str, Test)]; 2] = [certificates::TESTS, outage::TESTS];
+const TAKEN_AWAY: [&[(&str, Test)]; 3] = [certificates::TESTS, leadership::TESTS, outage::TESTS];
 
 pub type Test = fn(&'static Cluster) -> anyhow::Result<()>;
 
@@ -146,7 +148,11 @@ impl Cluster {
 
     /// The backends of the server configuration, as YAML.
     pub fn backends(&self) -> String {
-        format!("{{usage: {{podMetrics: {{}}}}, default: {{prometheus: {{url: '{}', timeoutSeconds: 5}}}}}}", lock(&self.prometheus).url)
+        // Nothing listens on the discard port.
+        format!(
+            "{{usage: {{podMetrics: {{}}}}, nobody: {{http: {{url: 'http://127.0.0.1:9'}}}}, default: {{prometheus: {{url: '{}', timeoutSeconds: 5}}}}}}",
+            lock(&self.prometheus).url
+        )
     }
 
     /// `ordinary` is authenticated, and has no rights of its own.

@@ -29,16 +29,33 @@ fn a_bad_policy_is_refused(cluster: &'static Cluster) -> anyhow::Result<()> {
         // By the schema, that is by the API server alone.
         (json!({"maxCost": 0}), "spec.maxCost"),
         (json!({"wieght": 1}), "unknown field \"spec.wieght\""),
-        (json!({"signals": []}), "spec.signals"),
+        (json!({"signals": []}), "spec.signals: Invalid value: found no signals, wanted at least one, or a preset"),
+        (
+            json!({"signals": [{"name": "a", "query": "a", "cap": 1}]}),
+            "spec.signals: Invalid value: wanted a query, a weight and a cap in each",
+        ),
+        (
+            json!({"signals": [{"name": "a", "query": "a", "weight": -1, "cap": 1}]}),
+            "spec.signals: Invalid value: wanted a weight and a cap above 0",
+        ),
+        (json!({"parameters": {"a": "b"}}), "spec.parameters: Invalid value: found parameters, wanted none"),
+        (json!({"preset": "presto"}), "spec.preset: Unsupported value: \"presto\": supported values: \"trino\", \"http\", \"queue\""),
+        (json!({"resolution": 600}), "spec.resolution: Invalid value: wanted at most half of maxCost"),
+        (json!({"jitter": {"min": 1, "max": 0}}), "spec.jitter.min: Invalid value: wanted at most jitter.max"),
+        (json!({"jitter": {"min": 0, "max": 10}}), "spec.jitter.max: Invalid value: wanted less than one resolution step"),
+        (
+            json!({"samples": {"maxAgeSeconds": 100, "keepLastSeconds": 50}}),
+            "spec.samples.keepLastSeconds: Invalid value: wanted at least maxAgeSeconds, and at least two poll periods",
+        ),
         // By us, since a schema cannot say it.
         (json!({"selector": {}}), "spec.selector: found a selector that names no label"),
         (json!({"edgeCases": {"newPod": 2000}}), "spec.edgeCases.newPod: found 2000, wanted 0 to 1000"),
-        (json!({"samples": {"maxAgeSeconds": 100, "keepLastSeconds": 50}}), "spec.samples.keepLastSeconds: found 50, wanted 100 to 604800"),
+        (json!({"preset": "trino", "signals": [], "parameters": {"runingSplits": "x"}}), "did you mean `runningSplits`?"),
+        (json!({"preset": "trino", "signals": [{"name": "spill", "weight": 1}]}), "spec.signals[0].query: found none, wanted a value"),
         (
             json!({"signals": [{"name": "a", "query": "sum by (pod (work)", "weight": 1, "cap": 1}]}),
             "spec.signals[0].query: found `sum by (pod (work)`, wanted a query that can be kept to its namespace",
         ),
-        (json!({"jitter": {"min": 0, "max": 10}}), "spec.jitter.max: found 10, wanted 0 to 0"),
     ] {
         let output = cluster.admin.try_apply(&policy("bad-policies", change.clone()).to_string())?;
         ensure!(!output.success, "accepted: {change}");
@@ -52,7 +69,7 @@ fn a_good_policy_is_in_force(cluster: &'static Cluster) -> anyhow::Result<()> {
     cluster.admin.apply(&policy("good-policy", json!({})).to_string())?;
     let condition = ready(cluster, "good-policy", "True")?;
     ensure!(condition["reason"] == "InForce", "{condition}");
-    let columns = cluster.admin.run(&["get", "dcp", "-A"])?;
+    let columns = cluster.admin.run(&["get", "dcp", "-A", "-o", "wide"])?;
     ensure!(columns.contains("InForce"), "{columns}");
     Ok(())
 }

@@ -17,6 +17,7 @@ pub struct Installation {
 }
 
 struct Replica {
+    name: String,
     process: Process,
     port: u16,
     health_port: u16,
@@ -55,6 +56,13 @@ impl Installation {
         self.replicas.iter_mut().for_each(|replica| replica.process.kill());
     }
 
+    /// Kills the replica of this name, such as `pecking-order-0`.
+    pub fn kill(&mut self, name: &str) -> anyhow::Result<()> {
+        let replica = self.replicas.iter_mut().find(|replica| replica.name == name);
+        replica.with_context(|| format!("no replica {name}"))?.process.kill();
+        Ok(())
+    }
+
     /// A counter, summed over the replicas. `series` is the name with its labels, as the replicas print it.
     pub fn metric(&self, series: &str) -> anyhow::Result<f64> {
         let mut sum = 0.0;
@@ -86,9 +94,10 @@ impl Replica {
             .arg("--config")
             .arg(&config)
             .env("KUBECONFIG", plane.kubeconfig("webhook"))
-            .env("POD_NAMESPACE", "pecking-order");
+            .env("POD_NAMESPACE", "pecking-order")
+            .env("POD_NAME", &name);
         let process = Process::start(&name, &mut command, plane.directory())?;
-        Ok(Self { process, port, health_port })
+        Ok(Self { name, process, port, health_port })
     }
 
     fn wait_until_ready(&mut self) -> anyhow::Result<()> {

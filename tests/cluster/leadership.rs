@@ -1,0 +1,31 @@
+//! Which of the replicas writes on its own account.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use control_plane::wait_for;
+use serde_json::json;
+
+use super::{Cluster, Test, policy};
+
+pub const TESTS: &[(&str, Test)] = &[("leadership::another_replica_takes_over", another_replica_takes_over)];
+
+fn holder(cluster: &Cluster) -> Option<String> {
+    let lease = cluster.admin.get(&["lease", "pecking-order", "-n", "pecking-order"]).ok()?;
+    let identity = lease["spec"]["holderIdentity"].as_str().filter(|identity| !identity.is_empty())?;
+    identity.split_once('_').map(|(name, _)| name.to_owned())
+}
+
+fn another_replica_takes_over(cluster: &'static Cluster) -> anyhow::Result<()> {
+    let first = holder(cluster).context("nobody leads")?;
+    cluster.installation().as_mut().context("nothing is installed")?.kill(&first)?;
+    let second = wait_for("another leader", Duration::from_secs(40), || holder(cluster).filter(|name| *name != first))?;
+    ensure!(second != first, "{second}");
+    // The new one does the leader's work.
+    cluster.make_namespace("new-leader")?;
+    cluster.admin.apply(&policy("new-leader", json!({})).to_string())?;
+    wait_for("a status by the new leader", Duration::from_secs(20), || {
+        let policy = cluster.admin.get(&["dcp", "web", "-n", "new-leader"]).ok()?;
+        policy["status"]["lastPoll"].as_str().map(|_| ())
+    })
+}
