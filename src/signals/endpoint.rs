@@ -1,9 +1,11 @@
 //! What every backend over HTTP needs: one address, credentials from files, no redirects, an answer of bounded size.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use reqwest::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderName, HeaderValue, PROXY_AUTHORIZATION};
 use reqwest::{Client, RequestBuilder, StatusCode, Url, redirect};
 use serde::Deserialize;
 
@@ -34,6 +36,7 @@ pub struct Settings<'a> {
     pub timeout_seconds: u32,
     pub auth: &'a Auth,
     pub ca_file: Option<&'a Path>,
+    pub headers: &'a BTreeMap<String, String>,
     pub max_response_bytes: usize,
 }
 
@@ -70,7 +73,7 @@ impl Endpoint {
         let timeout = Duration::from_secs(timeout_seconds.into());
         let ca_file = settings.ca_file.map(|file| directory.join(file));
         Ok(Self {
-            client: client(timeout, ca_file.as_deref())?,
+            client: client(timeout, ca_file.as_deref(), headers(settings.headers)?)?,
             url,
             timeout,
             auth: settings.auth.clone(),
@@ -83,6 +86,26 @@ impl Endpoint {
         let mut url = self.url.clone();
         url.query_pairs_mut().extend_pairs(parameters);
         self.client.get(url)
+    }
+
+    /// A GET of a path of this address.
+    pub fn get_at(&self, path: &str) -> RequestBuilder {
+        self.client.get(self.at(path))
+    }
+
+    /// A PUT, without a body, to a path of this address.
+    pub fn put(&self, path: &str) -> RequestBuilder {
+        self.client.put(self.at(path))
+    }
+
+    fn at(&self, path: &str) -> Url {
+        let mut url = self.url.clone();
+        url.set_path(path);
+        url
+    }
+
+    pub fn post_body(&self, body: Vec<u8>) -> RequestBuilder {
+        self.client.post(self.url.clone()).body(body)
     }
 
     pub fn post(&self, parameters: &[(&str, &str)]) -> RequestBuilder {
@@ -99,7 +122,8 @@ impl Endpoint {
         self.receive(request).await
     }
 
-    async fn secret(&self, file: &Path) -> Result<String, QueryError> {
+    /// The text of a mounted Secret, without the end of its line.
+    pub async fn secret(&self, file: &Path) -> Result<String, QueryError> {
         let file = self.directory.join(file);
         match tokio::fs::read_to_string(&file).await {
             Ok(text) => Ok(text.trim_end_matches(['\r', '\n']).to_owned()),
@@ -107,7 +131,8 @@ impl Endpoint {
         }
     }
 
-    async fn receive(&self, request: RequestBuilder) -> Result<Vec<u8>, QueryError> {
+    /// Sends a request as it is, and gives back the body of a successful answer.
+    pub async fn receive(&self, request: RequestBuilder) -> Result<Vec<u8>, QueryError> {
         let failed = |e: reqwest::Error| match e.is_timeout() {
             true => QueryError::Timeout(self.timeout),
             false => QueryError::Unreachable(innermost(&e.without_url())),
@@ -138,9 +163,9 @@ impl Endpoint {
 }
 
 /// A client that trusts the system's roots, or only those in `ca_file` where one is given, and follows no redirect.
-fn client(timeout: Duration, ca_file: Option<&Path>) -> anyhow::Result<Client> {
+fn client(timeout: Duration, ca_file: Option<&Path>, headers: HeaderMap) -> anyhow::Result<Client> {
     let agent = concat!("pecking-order/", env!("CARGO_PKG_VERSION"));
-    let mut builder = Client::builder().timeout(timeout).redirect(redirect::Policy::none()).user_agent(agent);
+    let mut builder = Client::builder().timeout(timeout).redirect(redirect::Policy::none()).user_agent(agent).default_headers(headers);
     if let Some(file) = ca_file {
         let pem = std::fs::read(file).with_context(|| format!("caFile: cannot read {}", file.display()))?;
         let roots =
@@ -149,6 +174,20 @@ fn client(timeout: Duration, ca_file: Option<&Path>) -> anyhow::Result<Client> {
         builder = builder.tls_certs_only(roots);
     }
     Ok(builder.build()?)
+}
+
+/// Headers that go with every request, such as one that names a tenant.
+fn headers(configured: &BTreeMap<String, String>) -> anyhow::Result<HeaderMap> {
+    let header = |(name, value): (&String, &String)| {
+        let wanted = || format!("headers.{name}: this is no header");
+        let key = HeaderName::try_from(name).with_context(wanted)?;
+        ensure!(
+            ![AUTHORIZATION, PROXY_AUTHORIZATION, COOKIE].contains(&key),
+            "headers.{name}: credentials belong into `auth`, from a file"
+        );
+        Ok((key, HeaderValue::try_from(value).with_context(wanted)?))
+    };
+    configured.iter().map(header).collect()
 }
 
 /// The error's cause, which says more than "error sending request".

@@ -26,6 +26,9 @@ pub struct Config {
     /// PEM file with the only authorities to trust; the system's where absent.
     #[serde(default)]
     ca_file: Option<PathBuf>,
+    /// Sent with every request.
+    #[serde(default)]
+    headers: BTreeMap<String, String>,
     /// The largest answer that is read, in bytes.
     #[serde(default = "endpoint::default_max_response_bytes")]
     max_response_bytes: usize,
@@ -42,6 +45,7 @@ impl Http {
             timeout_seconds: config.timeout_seconds,
             auth: &config.auth,
             ca_file: config.ca_file.as_deref(),
+            headers: &config.headers,
             max_response_bytes: config.max_response_bytes,
         };
         Ok(Self { endpoint: Endpoint::new(&settings, "", directory)? })

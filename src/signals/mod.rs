@@ -2,6 +2,10 @@
 //!
 //! To add a backend: write its file, add its variant to [`BackendConfig`] and its line to [`BackendConfig::build`].
 
+mod aws;
+mod cloudwatch;
+mod confinement;
+mod datadog;
 mod endpoint;
 mod file;
 mod http;
@@ -120,6 +124,8 @@ impl QueryError {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub enum BackendConfig {
     Prometheus(prometheus::Config),
+    Datadog(datadog::Config),
+    CloudWatch(cloudwatch::Config),
     Http(http::Config),
     PodMetrics(pod_metrics::Config),
     File(file::Config),
@@ -131,6 +137,8 @@ impl BackendConfig {
     pub fn build(&self, directory: &Path, client: Option<&Client>) -> anyhow::Result<Arc<Shared>> {
         let backend: Box<dyn Backend> = match self {
             Self::Prometheus(config) => Box::new(prometheus::Prometheus::new(config, directory)?),
+            Self::Datadog(config) => Box::new(datadog::Datadog::new(config, directory)?),
+            Self::CloudWatch(config) => Box::new(cloudwatch::CloudWatch::new(config, directory)?),
             Self::Http(config) => Box::new(http::Http::new(config, directory)?),
             Self::PodMetrics(pod_metrics::Config {}) => {
                 let client = client.context("podMetrics: found no API server, which is what it asks")?;

@@ -1,11 +1,13 @@
 //! Prometheus, and whatever speaks its HTTP API: one instant query per signal.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use futures::future::BoxFuture;
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 
+use super::confinement::Confinement;
 use super::endpoint::{self, Auth, Endpoint, Settings};
 use super::{Backend, Query, QueryError, Row, promql};
 
@@ -21,27 +23,22 @@ pub struct Config {
     /// PEM file with the only authorities to trust; the system's where absent.
     #[serde(default)]
     ca_file: Option<PathBuf>,
-    /// How a query is kept to the namespace of its policy.
+    /// Sent with every request.
     #[serde(default)]
+    headers: BTreeMap<String, String>,
+    /// The tenant of Mimir, Cortex or a Thanos behind the same gateway: the header `X-Scope-OrgID`.
+    #[serde(default)]
+    tenant: Option<String>,
+    /// How a query is kept to the namespace of its policy; to the label `namespace` where absent.
+    #[serde(default = "default_confinement")]
     confinement: Confinement,
     /// The largest answer that is read, in bytes.
     #[serde(default = "endpoint::default_max_response_bytes")]
     max_response_bytes: usize,
 }
 
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
-enum Confinement {
-    /// Every selector of the query gets a matcher on this label.
-    ToLabel(String),
-    /// A query is sent as it is: whoever may write a policy may read whatever the backend has.
-    None,
-}
-
-impl Default for Confinement {
-    fn default() -> Self {
-        Self::ToLabel("namespace".into())
-    }
+fn default_confinement() -> Confinement {
+    Confinement::ToLabel("namespace".into())
 }
 
 pub struct Prometheus {
@@ -51,11 +48,14 @@ pub struct Prometheus {
 
 impl Prometheus {
     pub fn new(config: &Config, directory: &Path) -> anyhow::Result<Self> {
+        let mut headers = config.headers.clone();
+        headers.extend(config.tenant.clone().map(|tenant| ("X-Scope-OrgID".to_owned(), tenant)));
         let settings = Settings {
             url: &config.url,
             timeout_seconds: config.timeout_seconds,
             auth: &config.auth,
             ca_file: config.ca_file.as_deref(),
+            headers: &headers,
             max_response_bytes: config.max_response_bytes,
         };
         Ok(Self { endpoint: Endpoint::new(&settings, "/api/v1/query", directory)?, confinement: config.confinement.clone() })
@@ -64,10 +64,7 @@ impl Prometheus {
 
 impl Backend for Prometheus {
     fn prepare(&self, query: &str, namespace: &str) -> Result<String, String> {
-        match &self.confinement {
-            Confinement::ToLabel(label) => promql::confine(query, label, namespace),
-            Confinement::None => Ok(query.into()),
-        }
+        self.confinement.apply(query, namespace, promql::confine)
     }
 
     fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<Row>, QueryError>> {
@@ -106,7 +103,7 @@ fn read(body: &[u8]) -> Result<Vec<Row>, QueryError> {
     }
     #[derive(Deserialize)]
     struct Instant {
-        metric: std::collections::BTreeMap<String, String>,
+        metric: BTreeMap<String, String>,
         /// Absent in a row that is a histogram: it has no one number.
         value: Option<(f64, String)>,
     }

@@ -1,26 +1,22 @@
-//! What the backends over HTTP send, and what they make of odd answers: faults that a real Prometheus does not have on order.
+//! Prometheus: what is sent, and what is made of odd answers. These faults a real one does not have on order.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use pecking_order::signals::{BackendConfig, Query, QueryError, Row, Shared};
+use pecking_order::signals::{QueryError, Row, Shared};
 use serde_json::{Value, json};
-use wiremock::matchers::{body_string_contains, header, method, path, query_param};
+use wiremock::matchers::{body_string_contains, header, method, path};
 use wiremock::{Mock, MockServer, ResponseTemplate};
 
 fn backend(server: &MockServer, change: Value, directory: &Path) -> Arc<Shared> {
-    pecking_order::server::install_crypto_provider();
     let mut config = json!({ "url": format!("{}/prefix/", server.uri()), "timeoutSeconds": 1 });
     config.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
-    let config: BackendConfig = serde_json::from_value(json!({ "prometheus": config })).unwrap();
-    config.build(directory, None).unwrap()
+    super::backend(json!({ "prometheus": config }), directory).unwrap()
 }
 
 async fn ask(backend: &Arc<Shared>) -> Result<Vec<Row>, QueryError> {
-    backend
-        .query(&Query { text: "sum by (pod) (work{a=\"b&c\"})".into(), namespace: "shop".into(), max_age: Duration::from_secs(60) })
-        .await
+    super::ask(backend, "sum by (pod) (work{a=\"b&c\"})").await
 }
 
 fn vector() -> Value {
@@ -105,7 +101,6 @@ async fn each_fault_has_its_own_word() {
 
 #[tokio::test]
 async fn a_backend_that_cannot_work_is_refused_at_the_start() {
-    pecking_order::server::install_crypto_provider();
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("empty.crt"), "no certificate").unwrap();
     for (config, text) in [
@@ -114,27 +109,49 @@ async fn a_backend_that_cannot_work_is_refused_at_the_start() {
         (json!({"url": "http://p/?x=1"}), "found a query or a fragment"),
         (json!({"url": "https://p", "caFile": "empty.crt"}), "caFile: no certificates in"),
         (json!({"url": "https://p", "caFile": "absent.crt"}), "caFile: cannot read"),
+        (json!({"url": "http://p", "headers": {"Authorization": "x"}}), "headers.Authorization: credentials belong into `auth`"),
+        (json!({"url": "http://p", "headers": {"a b": "x"}}), "headers.a b: this is no header"),
+        (json!({"url": "http://p", "tenant": "a\nb"}), "headers.X-Scope-OrgID: this is no header"),
     ] {
-        let config: BackendConfig = serde_json::from_value(json!({ "prometheus": config })).unwrap();
-        let error = format!("{:#}", config.build(directory.path(), None).err().unwrap());
+        let error = format!("{:#}", super::backend(json!({ "prometheus": config }), directory.path()).err().unwrap());
         assert!(error.contains(text), "{error}");
     }
 }
 
-/// The plug-in point: another source, asked over HTTP.
+/// Mimir, Thanos and VictoriaMetrics: a tenant, a path prefix, and whatever a gateway wants to see.
 #[tokio::test]
-async fn a_source_of_ones_own_is_asked_for_a_namespace() {
+async fn sends_the_tenant_and_the_headers_of_the_configuration() {
     let server = MockServer::start().await;
-    Mock::given(method("GET"))
-        .and(path("/work"))
-        .and(query_param("namespace", "shop"))
-        .and(query_param("query", "sum by (pod) (work{a=\"b&c\"})"))
-        .respond_with(ResponseTemplate::new(200).set_body_json(json!({"samples": [{"pod": "a", "value": 3}]})))
+    Mock::given(method("POST"))
+        .and(path("/prefix/api/v1/query"))
+        .and(header("x-scope-orgid", "shops"))
+        .and(header("x-gateway", "yes"))
+        .respond_with(ResponseTemplate::new(200).set_body_json(vector()))
         .expect(1)
         .mount(&server)
         .await;
-    pecking_order::server::install_crypto_provider();
-    let config: BackendConfig = serde_json::from_value(json!({ "http": { "url": format!("{}/work", server.uri()) } })).unwrap();
-    let rows = ask(&config.build(Path::new("."), None).unwrap()).await.unwrap();
-    assert_eq!((rows[0].labels["pod"].as_str(), rows[0].value), ("a", 3.0));
+    ask(&backend(&server, json!({"tenant": "shops", "headers": {"X-Gateway": "yes"}}), Path::new("."))).await.unwrap();
+}
+
+/// An answer of 5 GB: it is cut off at the limit, not read to its end.
+#[tokio::test]
+async fn an_answer_without_an_end_is_cut_off() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let server = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let _ = stream.read(&mut [0; 4096]).await;
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5368709120\r\n\r\n").await;
+        let (piece, mut written) = (vec![b'x'; 1 << 16], 0_usize);
+        while written < 5 << 30 && stream.write_all(&piece).await.is_ok() {
+            written += piece.len();
+        }
+        written
+    });
+    let config = json!({"prometheus": {"url": url, "timeoutSeconds": 60, "maxResponseBytes": 1 << 20}});
+    let error = ask(&super::backend(config, Path::new(".")).unwrap()).await.unwrap_err();
+    assert_eq!(error.kind(), "too_large", "{error}");
+    let written = server.await.unwrap();
+    assert!(written < 64 << 20, "{written} bytes were taken from the server");
 }

@@ -1,0 +1,255 @@
+//! What a request to AWS needs: credentials that end, and a signature.
+
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use aws_credential_types::Credentials;
+use aws_sigv4::http_request::{SignableBody, SignableRequest, SigningSettings, sign};
+use aws_sigv4::sign::v4;
+use k8s_openapi::jiff::Timestamp;
+use serde::Deserialize;
+use tokio::sync::Mutex;
+
+use super::QueryError;
+use super::endpoint::Endpoint;
+
+/// Credentials are replaced while they are still good for this long.
+const BEFORE_THEIR_END: Duration = Duration::from_secs(300);
+
+/// Where the credentials come from.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", deny_unknown_fields)]
+pub enum Source {
+    /// A ServiceAccount's token for a role (IAM roles for service accounts). What is absent comes from the environment variables
+    /// that EKS sets: `AWS_ROLE_ARN` and `AWS_WEB_IDENTITY_TOKEN_FILE`.
+    WebIdentity {
+        role_arn: Option<String>,
+        token_file: Option<PathBuf>,
+        /// The token service; that of the region where absent.
+        url: Option<String>,
+    },
+    /// EKS Pod Identity, by `AWS_CONTAINER_CREDENTIALS_FULL_URI` and `AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE`.
+    PodIdentity {},
+    /// The role of the instance, from its metadata service (version 2 of its protocol).
+    Instance {
+        /// The metadata service; that of EC2 where absent.
+        url: Option<String>,
+    },
+    /// Long-lived keys, from files.
+    Files { access_key_id_file: PathBuf, secret_access_key_file: PathBuf },
+}
+
+/// Credentials, fetched when they are needed and kept until shortly before their end.
+pub struct Keys {
+    source: Resolved,
+    kept: Mutex<Option<Credentials>>,
+}
+
+/// A source with nothing left open.
+enum Resolved {
+    WebIdentity { endpoint: Endpoint, role_arn: String, token_file: PathBuf },
+    PodIdentity { endpoint: Endpoint, token_file: PathBuf },
+    Instance { endpoint: Endpoint },
+    Files { endpoint: Endpoint, access_key_id_file: PathBuf, secret_access_key_file: PathBuf },
+}
+
+impl Keys {
+    /// `endpoint` makes one for an address, with the time-out of the backend that asks.
+    pub fn new(source: &Source, region: &str, endpoint: impl Fn(&str) -> anyhow::Result<Endpoint>) -> anyhow::Result<Self> {
+        let variable = |name: &str| std::env::var(name).map_err(|_| anyhow::anyhow!("credentials: {name} is not set, nor is its field"));
+        let source = match source.clone() {
+            Source::WebIdentity { role_arn, token_file, url } => Resolved::WebIdentity {
+                endpoint: endpoint(&url.unwrap_or_else(|| format!("https://sts.{region}.amazonaws.com")))?,
+                role_arn: role_arn.map_or_else(|| variable("AWS_ROLE_ARN"), Ok)?,
+                token_file: token_file.map_or_else(|| variable("AWS_WEB_IDENTITY_TOKEN_FILE").map(Into::into), Ok)?,
+            },
+            Source::PodIdentity {} => Resolved::PodIdentity {
+                endpoint: endpoint(&variable("AWS_CONTAINER_CREDENTIALS_FULL_URI")?)?,
+                token_file: variable("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")?.into(),
+            },
+            Source::Instance { url } => Resolved::Instance { endpoint: endpoint(&url.unwrap_or_else(|| "http://169.254.169.254".into()))? },
+            Source::Files { access_key_id_file, secret_access_key_file } => {
+                Resolved::Files { endpoint: endpoint("https://localhost")?, access_key_id_file, secret_access_key_file }
+            }
+        };
+        Ok(Self { source, kept: Mutex::new(None) })
+    }
+
+    /// Credentials that are good for a while. Several that ask at once wait for one answer.
+    pub async fn get(&self) -> Result<Credentials, QueryError> {
+        let mut kept = self.kept.lock().await;
+        let good_until = SystemTime::now() + BEFORE_THEIR_END;
+        if let Some(credentials) = kept.as_ref().filter(|found| found.expiry().is_some_and(|end| end > good_until)) {
+            return Ok(credentials.clone());
+        }
+        let fetched = self.source.fetch().await?;
+        *kept = Some(fetched.clone());
+        Ok(fetched)
+    }
+}
+
+impl Resolved {
+    async fn fetch(&self) -> Result<Credentials, QueryError> {
+        match self {
+            Self::WebIdentity { endpoint, role_arn, token_file } => {
+                let token = endpoint.secret(token_file).await?;
+                let request = endpoint.post(&[
+                    ("Action", "AssumeRoleWithWebIdentity"),
+                    ("Version", "2011-06-15"),
+                    ("RoleArn", role_arn),
+                    ("RoleSessionName", "pecking-order"),
+                    ("WebIdentityToken", &token),
+                ]);
+                let body = endpoint.receive(request.header("accept", "application/json")).await?;
+                let answer: Assumed = parse(&body)?;
+                Ok(answer.response.result.credentials.into())
+            }
+            Self::PodIdentity { endpoint, token_file } => {
+                let token = endpoint.secret(token_file).await?;
+                let body = endpoint.receive(endpoint.get(&[]).header("authorization", token)).await?;
+                parse::<Found>(&body).map(Into::into)
+            }
+            Self::Instance { endpoint } => {
+                let token = endpoint.put("/latest/api/token").header("x-aws-ec2-metadata-token-ttl-seconds", "300");
+                let token = text(&endpoint.receive(token).await?);
+                let ask = |path: &str| endpoint.get_at(path).header("x-aws-ec2-metadata-token", &token);
+                let roles = "/latest/meta-data/iam/security-credentials/";
+                let role = text(&endpoint.receive(ask(roles)).await?);
+                let body = endpoint.receive(ask(&format!("{roles}{}", role.lines().next().unwrap_or_default()))).await?;
+                parse::<Found>(&body).map(Into::into)
+            }
+            Self::Files { endpoint, access_key_id_file, secret_access_key_file } => {
+                let (id, secret) = (endpoint.secret(access_key_id_file).await?, endpoint.secret(secret_access_key_file).await?);
+                // Without an end they are read anew each time, so that a rotated Secret is used at once.
+                Ok(Credentials::new(id, secret, None, None, "files"))
+            }
+        }
+    }
+}
+
+fn text(body: &[u8]) -> String {
+    String::from_utf8_lossy(body).trim().to_owned()
+}
+
+/// The message of an error must not quote the text: it holds a secret.
+fn parse<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, QueryError> {
+    serde_json::from_slice(body).map_err(|e| {
+        QueryError::Malformed(format!("credentials: no JSON of the expected shape, at line {} column {}", e.line(), e.column()))
+    })
+}
+
+#[derive(Deserialize)]
+struct Assumed {
+    #[serde(rename = "AssumeRoleWithWebIdentityResponse")]
+    response: AssumedResponse,
+}
+
+#[derive(Deserialize)]
+struct AssumedResponse {
+    #[serde(rename = "AssumeRoleWithWebIdentityResult")]
+    result: AssumedResult,
+}
+
+#[derive(Deserialize)]
+struct AssumedResult {
+    #[serde(rename = "Credentials")]
+    credentials: Found,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Found {
+    access_key_id: String,
+    secret_access_key: String,
+    #[serde(alias = "SessionToken")]
+    token: String,
+    expiration: End,
+}
+
+/// The token service gives seconds, the metadata service a text.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum End {
+    Seconds(f64),
+    Text(Timestamp),
+}
+
+impl From<Found> for Credentials {
+    fn from(found: Found) -> Self {
+        let end = match found.expiration {
+            End::Seconds(seconds) => SystemTime::UNIX_EPOCH + Duration::from_secs(seconds.max(0.0) as u64),
+            End::Text(time) => time.into(),
+        };
+        Self::new(found.access_key_id, found.secret_access_key, Some(found.token), Some(end), "fetched")
+    }
+}
+
+/// A request to be signed.
+pub struct Unsigned<'a> {
+    pub method: &'a str,
+    pub url: &'a str,
+    /// These are signed, and `host`.
+    pub headers: &'a [(&'a str, &'a str)],
+    pub body: &'a [u8],
+}
+
+/// The headers that sign a request (AWS Signature Version 4).
+pub fn signature(
+    request: &Unsigned<'_>,
+    credentials: &Credentials,
+    region: &str,
+    service: &str,
+    time: SystemTime,
+) -> Result<Vec<(String, String)>, QueryError> {
+    let refused = |e: String| QueryError::Malformed(format!("the request cannot be signed: {e}"));
+    let identity = credentials.clone().into();
+    let params = v4::SigningParams::builder()
+        .identity(&identity)
+        .region(region)
+        .name(service)
+        .time(time)
+        .settings(SigningSettings::default())
+        .build()
+        .map_err(|e| refused(e.to_string()))?
+        .into();
+    let signable = SignableRequest::new(request.method, request.url, request.headers.iter().copied(), SignableBody::Bytes(request.body))
+        .map_err(|e| refused(e.to_string()))?;
+    let (instructions, _) = sign(signable, &params).map_err(|e| refused(e.to_string()))?.into_parts();
+    Ok(instructions.headers().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The vectors of AWS' Signature Version 4 test suite (`get-vanilla`, `post-vanilla`, `post-x-www-form-urlencoded`).
+    #[test]
+    fn signs_the_published_vectors() {
+        let credentials = Credentials::new("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", None, None, "test");
+        let time: SystemTime = "2015-08-30T12:36:00Z".parse::<Timestamp>().unwrap().into();
+        let form = [("content-type", "application/x-www-form-urlencoded")];
+        for (method, headers, body, signed, wanted) in [
+            ("GET", &[][..], "", "host;x-amz-date", "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31"),
+            ("POST", &[][..], "", "host;x-amz-date", "5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b"),
+            (
+                "POST",
+                &form[..],
+                "Param1=value1",
+                "content-type;host;x-amz-date",
+                "ff11897932ad3f4e8b18135d722051e5ac45fc38421b1da7b9d196a0fe09473a",
+            ),
+        ] {
+            let request = Unsigned { method, url: "https://example.amazonaws.com/", headers, body: body.as_bytes() };
+            let headers = signature(&request, &credentials, "us-east-1", "service", time).unwrap();
+            let authorization = &headers.iter().find(|(name, _)| name == "authorization").unwrap().1;
+            let credential = "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20150830/us-east-1/service/aws4_request";
+            assert_eq!(*authorization, format!("{credential}, SignedHeaders={signed}, Signature={wanted}"), "{method} {body}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_with_credentials_is_said_without_them() {
+        let error = parse::<Found>(br#"{"AccessKeyId": "id", "SecretAccessKey": "hush", "Token": 7}"#).err().unwrap().to_string();
+        assert!(error.contains("credentials") && !error.contains("hush"), "{error}");
+    }
+}
