@@ -282,9 +282,14 @@ fn split(text: &str) -> Vec<(u64, &str)> {
 /// Lines before the one that holds the last key of a field path; the document's first line where it cannot be told. Each
 /// key is looked for after the one before it, and an index skips that many list items.
 fn line_of(text: &str, path: &str) -> u64 {
+    line_of_steps(text, path.split('.'))
+}
+
+/// The same for a path in steps, whose keys may have dots in them.
+pub(crate) fn line_of_steps<'a>(text: &str, steps: impl Iterator<Item = &'a str>) -> u64 {
     let lines: Vec<&str> = text.lines().collect();
     let mut at = 0;
-    for step in path.split('.') {
+    for step in steps {
         let (key, index) = match step.split_once('[') {
             Some((key, rest)) => (key, rest.trim_end_matches(']').parse::<usize>().ok()),
             None => (step, None),
@@ -297,7 +302,8 @@ fn line_of(text: &str, path: &str) -> u64 {
         };
         let Some(found) = (at..lines.len()).find(|&i| names(lines[i])) else { return at as u64 };
         at = found;
-        if let Some(index) = index {
+        // The items of a list in brackets are on its line, or close by.
+        if let Some(index) = index.filter(|_| !lines[found].contains('[')) {
             let mut items = (found + 1..lines.len()).filter(|&i| lines[i].trim_start().starts_with("- "));
             let Some(item) = items.nth(index) else { return at as u64 };
             at = item;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 pub mod crds;
+pub mod import;
 pub mod order;
 pub mod serve;
 
@@ -23,6 +24,8 @@ enum Command {
     Serve(serve::Args),
     /// Show the order in which a workload's pods would be removed
     Order(order::Args),
+    /// Bring the configuration of another tool over
+    Import(import::Args),
     /// Write the CustomResourceDefinitions
     Crds(crds::Args),
 }
@@ -32,6 +35,7 @@ impl Cli {
         match self.command {
             Command::Serve(args) => serve::run(args),
             Command::Order(args) => order::run(args),
+            Command::Import(args) => import::run(args),
             Command::Crds(args) => crds::run(args),
         }
     }

@@ -90,6 +90,8 @@ pub enum LogFormat {
     #[default]
     Text,
     Json,
+    /// JSON with Datadog's reserved attributes.
+    Datadog,
 }
 
 impl Config {

@@ -3,6 +3,7 @@
 pub mod certificates;
 pub mod config;
 pub mod connections;
+mod datadog_log;
 pub mod health;
 pub mod metrics;
 pub mod telemetry;

@@ -7,6 +7,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 use super::config::{Log, LogFormat};
+use super::datadog_log::Datadog;
 
 /// Starts the log of the process, on standard error.
 pub fn start(log: &Log) -> anyhow::Result<()> {
@@ -22,6 +23,7 @@ pub fn start(log: &Log) -> anyhow::Result<()> {
     let started = match log.format {
         LogFormat::Text => builder.try_init(),
         LogFormat::Json => builder.json().flatten_event(true).try_init(),
+        LogFormat::Datadog => builder.event_format(Datadog).try_init(),
     };
     started.map_err(|e| anyhow::anyhow!("cannot start the log: {e}"))
 }
