@@ -14,7 +14,7 @@ const MARK: &str = "pecking-order.dev/deletion-cost";
 fn main() -> anyhow::Result<()> {
     let plane = ControlPlane::start()?;
     let exporter = Exporter::start()?;
-    let prometheus = Prometheus::start(&plane, &exporter)?;
+    let prometheus = Prometheus::start(&plane.parts.program("prometheus")?, &plane.directory().join("prometheus"), &exporter, "")?;
     let admin = plane.admin()?;
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/install.yaml");
     let backends = format!("{{default: {{prometheus: {{url: '{}'}}}}}}", prometheus.url);

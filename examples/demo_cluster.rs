@@ -21,7 +21,7 @@ fn main() -> anyhow::Result<()> {
     println!("Starting etcd, API server, controller manager, scheduler, kwok and Prometheus.");
     let plane = ControlPlane::start()?;
     let exporter = Exporter::start()?;
-    let prometheus = Prometheus::start(&plane, &exporter)?;
+    let prometheus = Prometheus::start(&plane.parts.program("prometheus")?, &plane.directory().join("prometheus"), &exporter, "")?;
     let admin = plane.admin()?;
 
     println!("\nWithout the webhook: deployment/web, {PODS} pods of which {BUSY} are busy, is scaled to {STAY}.\n");

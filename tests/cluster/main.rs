@@ -112,7 +112,8 @@ impl Cluster {
     fn start() -> anyhow::Result<Self> {
         let plane = ControlPlane::start()?;
         let exporter = Exporter::start()?;
-        let prometheus = Mutex::new(Prometheus::start(&plane, &exporter)?);
+        let prometheus =
+            Mutex::new(Prometheus::start(&plane.parts.program("prometheus")?, &plane.directory().join("prometheus"), &exporter, "")?);
         Ok(Self { admin: plane.admin()?, plane, exporter, prometheus, installation: Mutex::new(None) })
     }
 
