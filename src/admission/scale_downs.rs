@@ -1,4 +1,5 @@
-//! Scale-downs, through whichever door they come: a Deployment or a ReplicaSet, or the scale of either.
+//! Scale-downs, through whichever door they come: a Deployment, an Argo Rollout, a ReplicaSet, a ReplicationController, or the
+//! scale of one of them.
 
 use std::sync::Arc;
 
@@ -23,10 +24,34 @@ pub struct ScaleDown {
     pub dry_run: bool,
 }
 
+/// What is scaled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Workload {
-    Deployment { name: String },
-    ReplicaSet { uid: String, name: String },
+    /// Has ReplicaSets, which have pods.
+    Parent(Parent),
+    /// Has pods itself: a ReplicaSet or a ReplicationController.
+    Owner { uid: String, name: String },
+}
+
+/// What controls ReplicaSets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parent {
+    pub kind: ParentKind,
+    pub name: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ParentKind {
+    Deployment,
+    /// Of Argo Rollouts, whose ReplicaSets are Kubernetes' own.
+    Rollout,
+}
+
+impl Workload {
+    pub fn name(&self) -> &str {
+        let (Self::Parent(Parent { name, .. }) | Self::Owner { name, .. }) = self;
+        name
+    }
 }
 
 /// Reads a scale-down; `None` for every other request. A Scale carries no labels and no owner, only a name and a UID, which
@@ -37,23 +62,29 @@ pub fn read(request: &Request<'_>) -> Result<Option<ScaleDown>, Unreadable> {
         ("apps", "deployments", "scale") => "deployments/scale",
         ("apps", "replicasets", "") => "replicasets",
         ("apps", "replicasets", "scale") => "replicasets/scale",
+        ("argoproj.io", "rollouts", "") => "rollouts",
+        ("argoproj.io", "rollouts", "scale") => "rollouts/scale",
+        ("", "replicationcontrollers", "") => "replicationcontrollers",
+        ("", "replicationcontrollers", "scale") => "replicationcontrollers/scale",
         _ => return Ok(None),
     };
     let is_update = request.operation == Operation::Update;
     let (Some(new), Some(old)) = (request.object.filter(|_| is_update), request.old_object) else { return Ok(None) };
-    // In a Scale zero replicas are left out; the other kinds always say.
     let new: Scaled = serde_json::from_str(new.get()).map_err(|source| Unreadable { field: "request.object", source })?;
     let old: Scaled = serde_json::from_str(old.get()).map_err(|source| Unreadable { field: "request.oldObject", source })?;
-    if new.spec.replicas >= old.spec.replicas || new.metadata.deletion_timestamp.is_some() {
+    // In a Scale zero replicas are left out; elsewhere nothing means one.
+    let absent = if request.sub_resource == "scale" { 0 } else { 1 };
+    let count = |scaled: &Scaled| usize::try_from(scaled.spec.replicas.unwrap_or(absent)).unwrap_or(0);
+    let (from, to) = (count(&old), count(&new));
+    if to >= from || new.metadata.deletion_timestamp.is_some() {
         return Ok(None);
     }
     let name = request.name.clone();
     let workload = match request.resource.resource.as_str() {
-        "deployments" => Workload::Deployment { name },
-        _ => Workload::ReplicaSet { uid: new.metadata.uid, name },
+        "deployments" => Workload::Parent(Parent { kind: ParentKind::Deployment, name }),
+        "rollouts" => Workload::Parent(Parent { kind: ParentKind::Rollout, name }),
+        _ => Workload::Owner { uid: new.metadata.uid, name },
     };
-    let count = |replicas: i32| usize::try_from(replicas).unwrap_or(0);
-    let (from, to) = (count(old.spec.replicas), count(new.spec.replicas));
     Ok(Some(ScaleDown { namespace: request.namespace.clone(), workload, door, from, to, dry_run: request.dry_run }))
 }
 
@@ -75,8 +106,7 @@ struct Metadata {
 
 #[derive(Default, Deserialize)]
 struct Spec {
-    #[serde(default, deserialize_with = "null_is_default")]
-    replicas: i32,
+    replicas: Option<i32>,
 }
 
 /// A cost to be written to a pod.
@@ -100,7 +130,7 @@ pub struct Plan {
 }
 
 /// Plans a scale-down of one ReplicaSet to `to` pods. `pods` are the ReplicaSet's own, `family` those of all ReplicaSets of
-/// its Deployment.
+/// its Deployment or Rollout.
 pub fn plan(pods: &[Arc<GovernedPod>], family: &[Arc<GovernedPod>], to: usize, snapshot: &Snapshot, now: Timestamp) -> Plan {
     let active: Vec<&GovernedPod> = pods.iter().map(AsRef::as_ref).filter(|pod: &&GovernedPod| pod.is_active()).collect();
     let go = active.len().saturating_sub(to);
@@ -152,11 +182,43 @@ mod tests {
 
     fn scale_down(resource: &str, sub_resource: &str, kind: Value, old: Value, new: Value) -> Option<ScaleDown> {
         let text = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
-            "uid": "u", "kind": kind, "resource": {"group": "apps", "version": "v1", "resource": resource}, "subResource": sub_resource,
+            "uid": "u", "kind": kind, "resource": {"group": group_of(resource), "version": "v1", "resource": resource}, "subResource": sub_resource,
             "name": "web", "namespace": "x", "operation": "UPDATE", "oldObject": old, "object": new}})
         .to_string();
         let Body::Request(request) = read_body(text.as_bytes()) else { panic!("{text}") };
         read(&request).unwrap()
+    }
+
+    fn group_of(resource: &str) -> &'static str {
+        match resource {
+            "rollouts" => "argoproj.io",
+            "replicationcontrollers" => "",
+            _ => "apps",
+        }
+    }
+
+    #[test]
+    fn every_door_leads_to_what_has_the_pods() {
+        let kind = || json!({"group": "", "version": "v1", "kind": "Any"});
+        let spec = |replicas: i32| json!({"metadata": {"uid": "w"}, "spec": {"replicas": replicas}});
+        let parent = |kind| Workload::Parent(Parent { kind, name: "web".into() });
+        let owner = || Workload::Owner { uid: "w".into(), name: "web".into() };
+        for (resource, wanted) in [
+            ("deployments", parent(ParentKind::Deployment)),
+            ("rollouts", parent(ParentKind::Rollout)),
+            ("replicasets", owner()),
+            ("replicationcontrollers", owner()),
+        ] {
+            for sub_resource in ["", "scale"] {
+                let found = scale_down(resource, sub_resource, kind(), spec(5), spec(2)).unwrap();
+                assert_eq!((&found.workload, found.from, found.to), (&wanted, 5, 2));
+                assert_eq!(found.door, [resource, sub_resource].join("/").trim_end_matches('/'));
+            }
+        }
+        // Outside of a Scale no number means one.
+        let absent = || json!({"metadata": {"uid": "w"}, "spec": {}});
+        assert_eq!(scale_down("rollouts", "", kind(), spec(5), absent()).unwrap().to, 1);
+        assert_eq!(scale_down("rollouts", "", kind(), absent(), spec(1)), None);
     }
 
     /// DC-21, webhook case 14: a Scale has no labels, and leaves out zero.
@@ -165,9 +227,12 @@ mod tests {
         let kind = || json!({"group": "autoscaling", "version": "v1", "kind": "Scale"});
         let scale = |replicas: Value| json!({"metadata": {"name": "web", "namespace": "x", "uid": "w"}, "spec": replicas});
         let found = scale_down("deployments", "scale", kind(), scale(json!({"replicas": 5})), scale(json!({"replicas": 2}))).unwrap();
-        assert_eq!((found.workload, found.from, found.to), (Workload::Deployment { name: "web".into() }, 5, 2));
+        assert_eq!(
+            (found.workload, found.from, found.to),
+            (Workload::Parent(Parent { kind: ParentKind::Deployment, name: "web".into() }), 5, 2)
+        );
         let found = scale_down("replicasets", "scale", kind(), scale(json!({"replicas": 5})), scale(json!({}))).unwrap();
-        assert_eq!((found.workload, found.to), (Workload::ReplicaSet { uid: "w".into(), name: "web".into() }, 0));
+        assert_eq!((found.workload, found.to), (Workload::Owner { uid: "w".into(), name: "web".into() }, 0));
     }
 
     #[test]

@@ -12,12 +12,13 @@ use clap::ValueEnum;
 use comfy_table::Table;
 use comfy_table::presets::ASCII_MARKDOWN;
 use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::ReplicationController;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Api, Client, ResourceExt};
 use serde::Serialize;
 use tracing::warn;
 
-use crate::admission::scale_downs::{Workload, plan};
+use crate::admission::scale_downs::{Parent, ParentKind, Workload, plan};
 use crate::api::CostPolicy;
 use crate::api::policies::PolicyKey;
 use crate::cluster::pods::Family;
@@ -34,8 +35,8 @@ use crate::signals::poller::Poller;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The workload
-    #[arg(value_name = "deployment/NAME|replicaset/NAME")]
+    /// The workload: deployment, replicaset, rollout (of Argo) or replicationcontroller, and its name
+    #[arg(value_name = "KIND/NAME")]
     workload: String,
     /// The workload's namespace; that of the kubeconfig by default
     #[arg(short, long, value_name = "NS")]
@@ -53,6 +54,13 @@ pub struct Args {
     /// Read `server.yaml`, `policies/` and `cluster.yaml` of this directory instead of a cluster
     #[arg(long, value_name = "DIR")]
     standalone: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Parent(ParentKind),
+    ReplicaSet,
+    ReplicationController,
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -103,19 +111,25 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 async fn show(args: Args) -> anyhow::Result<()> {
-    let (kind, name) = match args.workload.split_once('/') {
-        Some(("deployment" | "deployments" | "deploy", name)) if !name.is_empty() => ("deployment", name),
-        Some(("replicaset" | "replicasets" | "rs", name)) if !name.is_empty() => ("replicaset", name),
-        _ => bail!("workload: found `{}`, wanted deployment/NAME or replicaset/NAME", args.workload),
+    let (kind, name) = match args.workload.split_once('/').filter(|(_, name)| !name.is_empty()) {
+        Some(("deployment" | "deployments" | "deploy", name)) => (Kind::Parent(ParentKind::Deployment), name),
+        Some(("rollout" | "rollouts" | "ro", name)) => (Kind::Parent(ParentKind::Rollout), name),
+        Some(("replicaset" | "replicasets" | "rs", name)) => (Kind::ReplicaSet, name),
+        Some(("replicationcontroller" | "replicationcontrollers" | "rc", name)) => (Kind::ReplicationController, name),
+        _ => bail!(
+            "workload: found `{}`, wanted deployment/NAME, replicaset/NAME, rollout/NAME or replicationcontroller/NAME",
+            args.workload
+        ),
     };
     let world = Arc::new(World::default());
     let (client, namespace, workload) = match &args.standalone {
         Some(directory) => {
             standalone::read_world(directory, &world)?;
-            if kind != "deployment" {
-                bail!("workload: found `{}`, wanted deployment/NAME: files do not name ReplicaSets by name", args.workload);
-            }
-            (None, args.namespace.clone().unwrap_or_else(|| "default".into()), Workload::Deployment { name: name.into() })
+            let Kind::Parent(kind) = kind else {
+                bail!("workload: found `{}`, wanted deployment/NAME or rollout/NAME: files do not name ReplicaSets by name", args.workload);
+            };
+            let workload = Workload::Parent(Parent { kind, name: name.into() });
+            (None, args.namespace.clone().unwrap_or_else(|| "default".into()), workload)
         }
         None => read_cluster(&args, kind, name, &world).await?,
     };
@@ -126,7 +140,7 @@ async fn show(args: Args) -> anyhow::Result<()> {
     };
     let family = world.pods.family(&namespace, &workload);
     if family.replica_sets.is_empty() {
-        bail!("{kind}/{name} in namespace {namespace}: found no pods of it that a ReplicaSet controls");
+        bail!("{} in namespace {namespace}: found no pods of it that a ReplicaSet or a ReplicationController controls", args.workload);
     }
     let now = Timestamp::now();
     let mut sets: Vec<Vec<Row>> = family
@@ -139,20 +153,30 @@ async fn show(args: Args) -> anyhow::Result<()> {
     show_rows(&sets, args.output)
 }
 
-async fn read_cluster(args: &Args, kind: &str, name: &str, world: &World) -> anyhow::Result<(Option<Client>, String, Workload)> {
+async fn read_cluster(args: &Args, kind: Kind, name: &str, world: &World) -> anyhow::Result<(Option<Client>, String, Workload)> {
     let config = kube::Config::infer().await.context("no cluster: found no kubeconfig; wanted one, or --standalone DIR")?;
     let namespace = args.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
     let client = Client::try_from(config)?;
     listing::read_namespace(&client, &namespace, world).await?;
     let workload = match kind {
-        "deployment" => Workload::Deployment { name: name.into() },
-        _ => {
-            let sets: Api<ReplicaSet> = Api::namespaced(client.clone(), &namespace);
-            let set = sets.get_metadata(name).await.with_context(|| format!("replicaset/{name} in namespace {namespace}"))?;
-            Workload::ReplicaSet { uid: set.uid().unwrap_or_default(), name: name.into() }
-        }
+        Kind::Parent(kind) => Workload::Parent(Parent { kind, name: name.into() }),
+        Kind::ReplicaSet => owner::<ReplicaSet>(&client, &namespace, name).await?,
+        Kind::ReplicationController => owner::<ReplicationController>(&client, &namespace, name).await?,
     };
     Ok((Some(client), namespace, workload))
+}
+
+/// A workload that has pods itself is known by its UID.
+async fn owner<K>(client: &Client, namespace: &str, name: &str) -> anyhow::Result<Workload>
+where
+    K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+        + Clone
+        + std::fmt::Debug
+        + serde::de::DeserializeOwned,
+{
+    let api: Api<K> = Api::namespaced(client.clone(), namespace);
+    let found = api.get_metadata(name).await.with_context(|| format!("{}/{name} in namespace {namespace}", K::kind(&())))?;
+    Ok(Workload::Owner { uid: found.uid().unwrap_or_default(), name: name.into() })
 }
 
 /// One poll of every policy of the namespace.

@@ -10,6 +10,7 @@ use futures::StreamExt;
 use futures::future::join_all;
 use k8s_openapi::api::apps::v1::ReplicaSet as ApiReplicaSet;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use k8s_openapi::jiff::Timestamp;
 use kube::core::PartialObjectMeta;
 use kube::runtime::WatchStreamExt;
@@ -24,6 +25,7 @@ use super::World;
 use super::pods::ReplicaSet;
 use super::status::{PollReporter, Reporter};
 use super::world::List;
+use crate::admission::scale_downs::{Parent, ParentKind};
 use crate::api::CostPolicy;
 use crate::api::policies::PolicyKey;
 use crate::cost::pod::controller_of;
@@ -246,8 +248,19 @@ async fn watch_replica_sets(client: Client, namespace: String, world: Arc<World>
     }
 }
 
+/// The Deployment or the Rollout among the owners of a ReplicaSet.
+pub(super) fn parent_of(owners: Vec<OwnerReference>) -> Option<Parent> {
+    owners.into_iter().filter(|owner| owner.controller == Some(true)).find_map(|owner| {
+        let kind = match (owner.kind.as_str(), owner.api_version.split('/').next()) {
+            ("Deployment", Some("apps")) => ParentKind::Deployment,
+            ("Rollout", Some("argoproj.io")) => ParentKind::Rollout,
+            _ => return None,
+        };
+        Some(Parent { kind, name: owner.name })
+    })
+}
+
 pub(super) fn read_replica_set(namespace: &str, set: PartialObjectMeta<ApiReplicaSet>) -> ReplicaSet {
-    let owner =
-        set.metadata.owner_references.into_iter().flatten().find(|owner| owner.controller == Some(true) && owner.kind == "Deployment");
-    ReplicaSet { namespace: namespace.into(), uid: set.metadata.uid.unwrap_or_default(), deployment: owner.map(|owner| owner.name) }
+    let owners = set.metadata.owner_references.unwrap_or_default();
+    ReplicaSet { namespace: namespace.into(), uid: set.metadata.uid.unwrap_or_default(), parent: parent_of(owners) }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use tokio::sync::watch;
 
-use crate::admission::scale_downs::Workload;
+use crate::admission::scale_downs::{Parent, Workload};
 use crate::api::policies::PolicyKey;
 use crate::api::{CostPolicy, Policies};
 use crate::cost::GovernedPod;
@@ -15,8 +15,8 @@ use crate::cost::GovernedPod;
 pub struct ReplicaSet {
     pub namespace: String,
     pub uid: String,
-    /// The Deployment that controls it.
-    pub deployment: Option<String>,
+    /// The Deployment or the Rollout that controls it.
+    pub parent: Option<Parent>,
 }
 
 #[derive(Default)]
@@ -39,7 +39,7 @@ impl Default for PodStore {
     }
 }
 
-/// The pods of one ReplicaSet, and those of all ReplicaSets of its Deployment.
+/// The pods of one ReplicaSet, and those of all ReplicaSets of its Deployment or Rollout.
 #[derive(Debug, Default)]
 pub struct Family {
     /// By ReplicaSet UID; only those that have pods.
@@ -140,16 +140,16 @@ impl PodStore {
     /// The governed pods of a workload. For a ReplicaSet, `replica_sets` holds only that one, and `all` its siblings too.
     pub fn family(&self, namespace: &str, workload: &Workload) -> Family {
         let inner = self.read();
-        let deployment = match workload {
-            Workload::Deployment { name } => Some(name.as_str()),
-            Workload::ReplicaSet { uid, .. } => inner.replica_sets.get(uid).and_then(|set| set.deployment.as_deref()),
+        let parent = match workload {
+            Workload::Parent(parent) => Some(parent),
+            Workload::Owner { uid, .. } => inner.replica_sets.get(uid).and_then(|set| set.parent.as_ref()),
         };
         let is_kin = |owner: &str| {
-            let same_deployment = inner
+            let same_parent = inner
                 .replica_sets
                 .get(owner)
-                .is_some_and(|set| set.namespace == namespace && deployment.is_some() && set.deployment.as_deref() == deployment);
-            same_deployment || matches!(workload, Workload::ReplicaSet { uid, .. } if uid == owner)
+                .is_some_and(|set| set.namespace == namespace && parent.is_some() && set.parent.as_ref() == parent);
+            same_parent || matches!(workload, Workload::Owner { uid, .. } if uid == owner)
         };
         let mut family = Family::default();
         let mut seen = HashSet::new();
@@ -163,8 +163,8 @@ impl PodStore {
             }
         }
         let wanted = |owner: &str| match workload {
-            Workload::Deployment { .. } => true,
-            Workload::ReplicaSet { uid, .. } => uid == owner,
+            Workload::Parent(_) => true,
+            Workload::Owner { uid, .. } => uid == owner,
         };
         family.replica_sets = sets.into_iter().filter(|(owner, _)| wanted(owner)).map(|(owner, pods)| (owner.to_owned(), pods)).collect();
         family
@@ -198,6 +198,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::admission::scale_downs::ParentKind;
     use crate::api::DeletionCostPolicy;
     use crate::cost::pod::tests::pod;
 
@@ -241,16 +242,19 @@ mod tests {
     fn a_family_is_all_replica_sets_of_a_deployment() {
         let (store, key) = (PodStore::default(), policy("shop", "a").key().clone());
         for (uid, deployment) in [("old", Some("web")), ("new", Some("web")), ("other", Some("api")), ("bare", None)] {
-            store.apply_replica_set(ReplicaSet { namespace: "shop".into(), uid: uid.into(), deployment: deployment.map(Into::into) });
+            let parent = deployment.map(|name: &str| Parent { kind: ParentKind::Deployment, name: name.into() });
+            store.apply_replica_set(ReplicaSet { namespace: "shop".into(), uid: uid.into(), parent });
             store.apply(&key, GovernedPod { owner: uid.into(), ..pod(uid) });
         }
-        let deployment = store.family("shop", &Workload::Deployment { name: "web".into() });
+        let of = |kind, name: &str| Workload::Parent(Parent { kind, name: name.into() });
+        let deployment = store.family("shop", &of(ParentKind::Deployment, "web"));
         assert_eq!((deployment.replica_sets.len(), names(&deployment.all)), (2, vec!["new", "old"]));
-        let set = |uid: &str| store.family("shop", &Workload::ReplicaSet { uid: uid.into(), name: uid.into() });
+        let set = |uid: &str| store.family("shop", &Workload::Owner { uid: uid.into(), name: uid.into() });
         assert_eq!((set("new").replica_sets.len(), names(&set("new").all)), (1, vec!["new", "old"]));
         assert_eq!(names(&set("bare").all), ["bare"]);
         assert!(set("unknown").all.is_empty());
-        assert!(store.family("elsewhere", &Workload::Deployment { name: "web".into() }).all.is_empty());
+        assert!(store.family("elsewhere", &of(ParentKind::Deployment, "web")).all.is_empty());
+        assert!(store.family("shop", &of(ParentKind::Rollout, "web")).all.is_empty(), "the same name of another kind");
     }
 
     #[test]

@@ -23,10 +23,10 @@ use crate::server::metrics::Metrics;
 /// Writes under way at once, over all scale-downs. 150 writes, 64 at a time, take 0.3 to 0.5 s on a small API server.
 const PARALLEL_WRITES: usize = 64;
 
-/// How long the controller's caches are given after our own watch has seen the last write. The ReplicaSet door is the later
-/// one: nothing else happens between its answer and the choice of victims.
-const SETTLE_AT_DEPLOYMENT: Duration = Duration::from_millis(100);
-const SETTLE_AT_REPLICA_SET: Duration = Duration::from_millis(250);
+/// How long the controller's caches are given after our own watch has seen the last write. The door of a ReplicaSet or a
+/// ReplicationController is the later one: nothing else happens between its answer and the choice of victims.
+const SETTLE_AT_PARENT: Duration = Duration::from_millis(100);
+const SETTLE_AT_OWNER: Duration = Duration::from_millis(250);
 
 /// How many names a log line has.
 const NAMES: usize = 50;
@@ -94,8 +94,8 @@ impl ScaleDowns {
     /// Writes in parallel, waits until our own watch shows it, then for the settle time.
     async fn carry_out(&self, plan: &Plan, workload: &Workload, deadline: Instant) -> Carried {
         let settle = match workload {
-            Workload::Deployment { .. } => SETTLE_AT_DEPLOYMENT,
-            Workload::ReplicaSet { .. } => SETTLE_AT_REPLICA_SET,
+            Workload::Parent(_) => SETTLE_AT_PARENT,
+            Workload::Owner { .. } => SETTLE_AT_OWNER,
         };
         let (seen, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let writes = async {
@@ -138,11 +138,10 @@ impl ScaleDowns {
 
     fn note(&self, scale_down: &ScaleDown, plan: &Plan, written: &Carried) -> Validation {
         let victims = plan.victims.iter().take(NAMES).map(String::as_str).collect::<Vec<_>>().join(",");
-        let (Workload::Deployment { name } | Workload::ReplicaSet { name, .. }) = &scale_down.workload;
         info!(
             namespace = scale_down.namespace,
             door = scale_down.door,
-            workload = name,
+            workload = scale_down.workload.name(),
             from = scale_down.from,
             to = scale_down.to,
             dry_run = scale_down.dry_run,

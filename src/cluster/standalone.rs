@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::World;
+use super::governance::parent_of;
 use super::pods::ReplicaSet;
 use super::world::List;
 use super::writer::{PodWriter, Written};
@@ -74,11 +75,10 @@ fn read_object(object: Value, policies: &Policies, world: &World, classes: &mut 
         "ReplicaSet" => {
             let metadata: kube::core::ObjectMeta =
                 serde_json::from_value(object.get("metadata").cloned().unwrap_or_default()).context("a ReplicaSet")?;
-            let owner = metadata.owner_references.into_iter().flatten().find(|owner| owner.kind == "Deployment");
             world.pods.apply_replica_set(ReplicaSet {
                 namespace: metadata.namespace.unwrap_or_default(),
                 uid: metadata.uid.unwrap_or_default(),
-                deployment: owner.map(|owner| owner.name),
+                parent: parent_of(metadata.owner_references.unwrap_or_default()),
             });
         }
         "PriorityClass" => {

@@ -232,9 +232,14 @@ pub fn block_on(test: impl Future<Output = anyhow::Result<()>>) -> anyhow::Resul
 
 /// A Deployment, or another kind of the same shape, of pods with the label `app: web`.
 pub fn workload(kind: &str, namespace: &str, replicas: i32) -> Value {
+    // The oldest kind has labels for a selector, and a group without a name.
+    let (version, selector) = match kind {
+        "ReplicationController" => ("v1", json!({"app": "web"})),
+        _ => ("apps/v1", json!({"matchLabels": {"app": "web"}})),
+    };
     json!({
-        "apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "web", "namespace": namespace},
-        "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "web"}}, "template": {
+        "apiVersion": version, "kind": kind, "metadata": {"name": "web", "namespace": namespace},
+        "spec": {"replicas": replicas, "selector": selector, "template": {
             "metadata": {"labels": {"app": "web"}},
             "spec": {"terminationGracePeriodSeconds": 0, "containers": [{"name": "web", "image": "web"}]}}}
     })

@@ -58,6 +58,10 @@ fn says_what_it_may_not_read(cluster: &'static Cluster) -> anyhow::Result<()> {
     let said = String::from_utf8_lossy(&unknown.stderr);
     ensure!(said.contains("deployment/absent in namespace default: found no pods"), "{said}");
     let wrong = order(cluster, "admin", &["statefulset/web"])?;
-    ensure!(String::from_utf8_lossy(&wrong.stderr).contains("wanted deployment/NAME or replicaset/NAME"), "{wrong:?}");
+    ensure!(
+        String::from_utf8_lossy(&wrong.stderr)
+            .contains("wanted deployment/NAME, replicaset/NAME, rollout/NAME or replicationcontroller/NAME"),
+        "{wrong:?}"
+    );
     Ok(())
 }
