@@ -99,9 +99,9 @@ fn pod(index: usize) -> GovernedPod {
     GovernedPod {
         namespace: "shop".into(),
         name: name(index),
-        uid: format!("{index:08x}-1234-4abc-9def-0123456789ab"),
+        uid: format!("{index:08x}-1234-4abc-9def-0123456789ab").into(),
         version: 123_456_789,
-        owner: format!("{:08x}-1234-4abc-9def-0123456789ab", index / 50),
+        owner: format!("{:08x}-1234-4abc-9def-0123456789ab", index / 50).into(),
         node: Some(format!("ip-10-0-{}-{}.internal", index / 250, index % 250)),
         ips: vec![std::net::IpAddr::from([10, 1, (index / 250) as u8, (index % 250) as u8])],
         phase: Phase::Running,

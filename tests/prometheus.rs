@@ -53,7 +53,7 @@ async fn ask(backend: &Arc<Shared>, query: &str) -> Result<BTreeMap<String, f64>
 async fn ask_in(backend: &Arc<Shared>, namespace: &str, query: &str) -> Result<BTreeMap<String, f64>, QueryError> {
     let text = backend.prepare(query, namespace).unwrap();
     let rows = backend.query(&Query { text, namespace: namespace.into(), max_age: Duration::from_secs(5) }).await?;
-    Ok(rows.into_iter().map(|row| (row.labels["pod"].clone(), row.value)).collect())
+    Ok(rows.iter().map(|row| (row.label("pod").unwrap_or_default().to_owned(), row.value)).collect())
 }
 
 /// Asks until the answer has as many pods as wanted: a scrape takes a second, a rate two.

@@ -114,7 +114,7 @@ struct Spec {
 pub struct PodWrite {
     pub namespace: String,
     pub name: String,
-    pub uid: String,
+    pub uid: Arc<str>,
     pub cost: i32,
 }
 
@@ -259,7 +259,7 @@ mod tests {
         let policy = Arc::new(CostPolicy::compile(&policy));
         let cache = CostCache::with_capacity(100);
         for (uid, value, basis) in costs {
-            cache.insert(uid, Cost { value: *value, basis: *basis, stale: false, yields: false, policy: policy.clone() });
+            cache.insert(*uid, Cost { value: *value, basis: *basis, stale: false, yields: false, policy: policy.clone() });
         }
         Snapshot { policies: Arc::new(Policies::default().with_policy(policy)), classes: Arc::default(), costs: cache }
     }

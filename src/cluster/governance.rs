@@ -219,7 +219,7 @@ fn apply(world: &World, policy: &Arc<CostPolicy>, pod: GovernedPod) {
         Stored::Ours(value) => (value, Basis::Written),
         _ => return,
     };
-    world.costs.insert(&uid, Cost { value, basis, stale: false, yields: false, policy: policy.clone() });
+    world.costs.insert(uid, Cost { value, basis, stale: false, yields: false, policy: policy.clone() });
 }
 
 fn forget(world: &World, key: &PolicyKey, pod: Pod) {

@@ -21,7 +21,7 @@ pub struct ReplicaSet {
 
 #[derive(Default)]
 struct Inner {
-    pods: HashMap<PolicyKey, HashMap<String, Arc<GovernedPod>>>,
+    pods: HashMap<PolicyKey, HashMap<Arc<str>, Arc<GovernedPod>>>,
     replica_sets: HashMap<String, ReplicaSet>,
     /// Selected pods whose controller does not read the cost: UID and what controls them.
     not_honoured: HashMap<PolicyKey, HashMap<String, &'static str>>,
@@ -81,7 +81,7 @@ impl PodStore {
     }
 
     /// Keeps only these pods of a policy: what a list did not show is gone. Returns the UIDs of those that are.
-    pub fn retain(&self, policy: &PolicyKey, seen: &HashSet<String>) -> Vec<String> {
+    pub fn retain(&self, policy: &PolicyKey, seen: &HashSet<String>) -> Vec<Arc<str>> {
         let mut gone = Vec::new();
         let mut inner = self.write();
         if let Some(others) = inner.not_honoured.get_mut(policy) {
@@ -89,7 +89,7 @@ impl PodStore {
         }
         if let Some(pods) = inner.pods.get_mut(policy) {
             pods.retain(|uid, _| {
-                seen.contains(uid) || {
+                seen.contains(&**uid) || {
                     gone.push(uid.clone());
                     false
                 }
@@ -156,7 +156,7 @@ impl PodStore {
         let mut sets: HashMap<&str, Vec<Arc<GovernedPod>>> = HashMap::new();
         for (_, pods) in inner.pods.iter().filter(|(policy, _)| policy.namespace == namespace) {
             for pod in pods.values().filter(|pod| is_kin(&pod.owner)) {
-                if seen.insert(pod.uid.as_str()) {
+                if seen.insert(&*pod.uid) {
                     family.all.push(pod.clone());
                     sets.entry(&pod.owner).or_default().push(pod.clone());
                 }
@@ -262,7 +262,7 @@ mod tests {
         let (store, key) = (PodStore::default(), policy("shop", "a").key().clone());
         store.apply(&key, pod("stays"));
         store.apply(&key, pod("goes"));
-        assert_eq!(store.retain(&key, &HashSet::from(["stays".into()])), ["goes"]);
+        assert_eq!(store.retain(&key, &HashSet::from(["stays".into()])), ["goes".into()]);
         assert_eq!(store.len(), 1);
     }
 }

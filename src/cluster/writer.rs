@@ -57,7 +57,7 @@ impl PodWriter for ApiWriter {
             let text = write.cost.to_string();
             // A merge patch without resourceVersion does not clash with other writers of the pod. The UID must fit, or the
             // API server answers with a conflict: a new pod of the same name keeps its own cost.
-            let patch = json!({ "metadata": { "uid": write.uid, "annotations": { COST: text, MARK: text } } });
+            let patch = json!({ "metadata": { "uid": &*write.uid, "annotations": { COST: text, MARK: text } } });
             let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
             let mut pause = FIRST_PAUSE;
             loop {

@@ -47,7 +47,7 @@ type LeastWork = Arc<HashMap<String, i32>>;
 /// Costs by pod UID, and what a pod that is being created would get.
 #[derive(Clone)]
 pub struct CostCache {
-    costs: Cache<String, Cost>,
+    costs: Cache<Arc<str>, Cost>,
     /// One immutable map per policy.
     least_work: Arc<ArcSwap<HashMap<PolicyKey, LeastWork>>>,
 }
@@ -70,14 +70,14 @@ impl CostCache {
         self.costs.get(uid)
     }
 
-    pub fn insert(&self, uid: &str, cost: Cost) {
+    pub fn insert(&self, uid: impl Into<Arc<str>>, cost: Cost) {
         self.costs.insert(uid.into(), cost);
     }
 
     /// Puts a cost in, and gives back the one before it.
-    pub fn replace(&self, uid: &str, cost: Cost) -> Option<Cost> {
-        let before = self.costs.get(uid);
-        self.costs.insert(uid.into(), cost);
+    pub fn replace(&self, uid: &Arc<str>, cost: Cost) -> Option<Cost> {
+        let before = self.costs.get(&**uid);
+        self.costs.insert(uid.clone(), cost);
         before
     }
 
@@ -132,12 +132,12 @@ impl KeepLast {
     }
 }
 
-impl Expiry<String, Cost> for KeepLast {
-    fn expire_after_create(&self, _: &String, cost: &Cost, _: Instant) -> Option<Duration> {
+impl Expiry<Arc<str>, Cost> for KeepLast {
+    fn expire_after_create(&self, _: &Arc<str>, cost: &Cost, _: Instant) -> Option<Duration> {
         Some(Self::time(cost))
     }
 
-    fn expire_after_update(&self, _: &String, cost: &Cost, _: Instant, _: Option<Duration>) -> Option<Duration> {
+    fn expire_after_update(&self, _: &Arc<str>, cost: &Cost, _: Instant, _: Option<Duration>) -> Option<Duration> {
         Some(Self::time(cost))
     }
 }

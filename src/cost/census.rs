@@ -141,7 +141,7 @@ mod tests {
         let sample = |value, age| Some(Sample { value, time: now - k8s_openapi::jiff::SignedDuration::from_secs(age) });
         let samples = [sample(5.0, 1), sample(0.0, 2), sample(9.0, 70), None, None, None, None, sample(9.0, 500)];
         let mut readings = Readings::default();
-        readings.take_in(&policy, 0, &samples, &pods, now);
+        readings.take_in(&policy, &[Some(&samples[..])], &pods, now);
         let census = Census::count(&policy, &pods, &score(&policy, &pods, &readings, now), &readings, now);
         assert_eq!((census.busy, census.idle, census.no_metrics, census.stale), (1, 1, 4, 1));
         assert_eq!((census.pods(), census.unknown(), census.oldest_sample_seconds), (7, 4, Some(70)));

@@ -1,6 +1,7 @@
 //! What is kept of a pod: the few fields that decide its place in the order, never the whole object.
 
 use core::net::IpAddr;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -17,11 +18,12 @@ const DEFAULT_GRACE_SECONDS: u32 = 30;
 pub struct GovernedPod {
     pub namespace: String,
     pub name: String,
-    pub uid: String,
+    /// Shared with whatever else is kept of the pod.
+    pub uid: Arc<str>,
     /// The `resourceVersion` of this state; 0 where there is none. Of two states of a pod the higher is the later.
     pub version: u64,
     /// UID of the controlling ReplicaSet or ReplicationController.
-    pub owner: String,
+    pub owner: Arc<str>,
     pub node: Option<String>,
     /// One for each address family.
     pub ips: Vec<IpAddr>,
@@ -67,9 +69,9 @@ impl GovernedPod {
         Some(Self {
             namespace: metadata.namespace.clone().unwrap_or_default(),
             name: metadata.name.clone().unwrap_or_default(),
-            uid: metadata.uid.clone().unwrap_or_default(),
+            uid: metadata.uid.as_deref().unwrap_or_default().into(),
             version: metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0),
-            owner: owner.uid.clone(),
+            owner: owner.uid.as_str().into(),
             node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).filter(|name| !name.is_empty()),
             ips: status.map(addresses).unwrap_or_default(),
             phase: match status.and_then(|s| s.phase.as_deref()) {

@@ -1,8 +1,9 @@
 //! The last known sample of each signal for each pod, and which answers are believed.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::jiff::Timestamp;
 
 use super::GovernedPod;
 use crate::api::CostPolicy;
@@ -55,30 +56,94 @@ enum Last {
 /// Samples by pod UID, one slot for each signal. One per policy.
 #[derive(Debug, Default)]
 pub struct Readings {
-    by_pod: HashMap<String, Box<[Option<Sample>]>>,
+    by_pod: HashMap<Arc<str>, Box<[Slot]>>,
     last: Vec<Last>,
 }
 
+/// A sample or none, in as little room as it takes: there are as many as pods times signals.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    /// NaN where there is none.
+    value: f64,
+    /// Milliseconds since 1970.
+    time: i64,
+}
+
+impl Slot {
+    const EMPTY: Self = Self { value: f64::NAN, time: i64::MIN };
+
+    fn new(sample: Sample) -> Self {
+        Self { value: sample.value, time: sample.time.as_millisecond() }
+    }
+
+    fn sample(self) -> Option<Sample> {
+        let time = Timestamp::from_millisecond(self.time).ok().filter(|_| !self.value.is_nan())?;
+        Some(Sample { value: self.value, time })
+    }
+}
+
+/// What a query brought: a sample or none for each pod, in their order; or nothing, where there was no answer.
+pub type Answer<'a> = Option<&'a [Option<Sample>]>;
+
 impl Readings {
-    /// Takes in the answer to one signal's query: `samples[i]` is that of `pods[i]`. A pod for which the answer has nothing
-    /// keeps its last known value, or has zero where the signal says so.
+    /// Takes in the answers to all queries of a poll, one for each signal; says what became of each that there was. A pod for
+    /// which an answer has nothing keeps its last known value, or has zero where the signal says so.
     pub fn take_in(
         &mut self,
         policy: &CostPolicy,
-        signal: usize,
-        samples: &[Option<Sample>],
+        answers: &[Answer<'_>],
         pods: &[impl AsRef<GovernedPod>],
         now: Timestamp,
-    ) -> Taken {
-        let missing_is_zero = policy.signals[signal].missing == Missing::Zero;
-        let is_empty = samples.iter().all(Option::is_none);
-        if is_empty && !missing_is_zero {
-            if !pods.is_empty() {
-                self.outage(policy, signal);
+    ) -> Vec<Option<Taken>> {
+        self.last.resize(policy.signals.len(), Last::None);
+        let taken: Vec<Option<Taken>> =
+            answers.iter().enumerate().map(|(signal, answer)| self.judge(policy, signal, *answer, !pods.is_empty())).collect();
+        let believed: Vec<(usize, &[Option<Sample>], bool)> = (0..)
+            .zip(answers)
+            .zip(&taken)
+            .filter(|(_, taken)| **taken == Some(Taken::Believed))
+            .filter_map(|((signal, answer), _)| Some((signal, (*answer)?, policy.signals[signal].missing == Missing::Zero)))
+            .collect();
+        for (position, pod) in pods.iter().map(AsRef::as_ref).enumerate() {
+            let news = believed.iter().filter_map(|(signal, samples, missing_is_zero)| {
+                let sample = samples.get(position).copied().flatten();
+                // A clock that is ahead must not make a value look newer than the ones to come.
+                let sample = sample.map(|sample| Sample { time: sample.time.min(now), ..sample });
+                let zero = missing_is_zero.then_some(Sample { value: 0.0, time: now });
+                sample.or(zero).map(|sample| (*signal, Slot::new(sample)))
+            });
+            let mut news = news.peekable();
+            if news.peek().is_none() {
+                continue;
             }
-            return Taken::Empty;
+            let slots = match self.by_pod.get_mut(&pod.uid) {
+                Some(slots) => slots,
+                None => self.by_pod.entry(pod.uid.clone()).or_insert_with(|| vec![Slot::EMPTY; policy.signals.len()].into()),
+            };
+            for (signal, sample) in news {
+                // A backend behind a load balancer may answer with an older sample than it did before.
+                if sample.time >= slots[signal].time {
+                    slots[signal] = sample;
+                }
+            }
         }
-        let last = self.last(policy, signal);
+        taken
+    }
+
+    /// What an answer is worth, after what came before it.
+    fn judge(&mut self, policy: &CostPolicy, signal: usize, answer: Answer<'_>, has_pods: bool) -> Option<Taken> {
+        let last = &mut self.last[signal];
+        let Some(samples) = answer else {
+            *last = Last::Outage;
+            return None;
+        };
+        let is_empty = samples.iter().all(Option::is_none);
+        if is_empty && policy.signals[signal].missing != Missing::Zero {
+            if has_pods {
+                *last = Last::Outage;
+            }
+            return Some(Taken::Empty);
+        }
         // A backend that comes back without its past, or loses an exporter, answers like one whose pods are all idle.
         let is_doubtful = match *last {
             Last::Outage => true,
@@ -87,41 +152,18 @@ impl Readings {
         };
         if is_doubtful && samples.iter().flatten().all(|sample| sample.value == 0.0) {
             *last = Last::Doubted;
-            return Taken::Doubted;
+            return Some(Taken::Doubted);
         }
         *last = if is_empty { Last::Zeros } else { Last::Samples };
-        let slots = policy.signals.len();
-        for (pod, sample) in pods.iter().zip(samples) {
-            let sample = match sample {
-                // A clock that is ahead must not make a value look newer than the ones to come.
-                Some(sample) => Sample { time: sample.time.min(now), ..*sample },
-                None if missing_is_zero => Sample { value: 0.0, time: now },
-                None => continue,
-            };
-            let uid = &pod.as_ref().uid;
-            if !self.by_pod.contains_key(uid) {
-                self.by_pod.insert(uid.clone(), vec![None; slots].into());
-            }
-            let known = self.by_pod.get_mut(uid).and_then(|of_pod| of_pod.get_mut(signal));
-            // A backend behind a load balancer may answer with an older sample than it did before.
-            if let Some(known) = known.filter(|known| known.is_none_or(|known| sample.time >= known.time)) {
-                *known = Some(sample);
-            }
-        }
-        Taken::Believed
-    }
-
-    /// Notes that there was no answer to a signal's query.
-    pub fn outage(&mut self, policy: &CostPolicy, signal: usize) {
-        *self.last(policy, signal) = Last::Outage;
+        Some(Taken::Believed)
     }
 
     /// Forgets pods that are gone and samples that nothing may use any more.
     pub fn prune(&mut self, spec: &DeletionCostPolicySpec, now: Timestamp, exists: impl Fn(&str) -> bool) {
-        let oldest = now - SignedDuration::from_secs(spec.samples.keep_last_seconds.into());
-        self.by_pod.retain(|uid, samples| {
-            samples.iter_mut().for_each(|slot| *slot = slot.filter(|sample| sample.time >= oldest));
-            samples.iter().any(Option::is_some) && exists(uid)
+        let oldest = now.as_millisecond() - i64::from(spec.samples.keep_last_seconds) * 1000;
+        self.by_pod.retain(|uid, slots| {
+            slots.iter_mut().filter(|slot| slot.time < oldest).for_each(|slot| *slot = Slot::EMPTY);
+            slots.iter().any(|slot| slot.time >= oldest) && exists(uid)
         });
     }
 
@@ -130,7 +172,7 @@ impl Readings {
         let samples = self.by_pod.get(uid);
         let limits = &policy.spec.samples;
         (0..policy.signals.len()).map(move |signal| {
-            let Some(sample) = samples.and_then(|samples| samples[signal]) else { return Reading::Nothing };
+            let Some(sample) = samples.and_then(|samples| samples[signal].sample()) else { return Reading::Nothing };
             let age = now.duration_since(sample.time).as_secs();
             if age <= limits.max_age_seconds.into() {
                 Reading::Current(sample)
@@ -140,11 +182,6 @@ impl Readings {
                 Reading::Nothing
             }
         })
-    }
-
-    fn last(&mut self, policy: &CostPolicy, signal: usize) -> &mut Last {
-        self.last.resize(policy.signals.len(), Last::None);
-        &mut self.last[signal]
     }
 }
 
@@ -172,16 +209,8 @@ mod tests {
         answer: Option<[Option<f64>; 2]>,
     ) -> (Option<Taken>, [Option<f64>; 2]) {
         let (pods, now) = ([pod("a"), pod("b")], Timestamp::from_second(second).unwrap());
-        let taken = match answer {
-            Some(values) => {
-                let samples = values.map(|value| value.map(|value| Sample { value, time: now }));
-                Some(readings.take_in(policy, 0, &samples, &pods, now))
-            }
-            None => {
-                readings.outage(policy, 0);
-                None
-            }
-        };
+        let samples = answer.map(|values| values.map(|value| value.map(|value| Sample { value, time: now })));
+        let taken = readings.take_in(policy, &[samples.as_ref().map(|samples| &samples[..])], &pods, now)[0];
         let values = ["a", "b"].map(|uid| match readings.of_pod(policy, uid, now).next() {
             Some(Reading::Current(sample) | Reading::LastKnown(sample)) => Some(sample.value),
             _ => None,

@@ -62,7 +62,7 @@ pub fn score(policy: &CostPolicy, pods: &[impl AsRef<GovernedPod>], readings: &R
     if spec.new_pod_yields_to_work {
         let least = least_work(pods, &scores);
         for (pod, score) in pods.iter().zip(&mut scores) {
-            if let (Basis::New | Basis::NotReady | Basis::NoMetrics, Some(least)) = (score.basis, least.get(pod.as_ref().owner.as_str())) {
+            if let (Basis::New | Basis::NotReady | Basis::NoMetrics, Some(least)) = (score.basis, least.get(&*pod.as_ref().owner)) {
                 score.yields = true;
                 score.cost = score.cost.min(below(spec, *least));
             }
@@ -104,7 +104,7 @@ pub fn least_work<'a>(pods: &'a [impl AsRef<GovernedPod>], scores: &[Score]) -> 
     let mut least = HashMap::new();
     let working = |(pod, score): &(&'a _, &Score)| score.basis == Basis::Work && AsRef::<GovernedPod>::as_ref(*pod).ready_since.is_some();
     for (pod, score) in pods.iter().zip(scores).filter(working) {
-        least.entry(pod.as_ref().owner.as_str()).and_modify(|cost: &mut i32| *cost = score.cost.min(*cost)).or_insert(score.cost);
+        least.entry(&*pod.as_ref().owner).and_modify(|cost: &mut i32| *cost = score.cost.min(*cost)).or_insert(score.cost);
     }
     least
 }

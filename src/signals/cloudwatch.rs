@@ -1,6 +1,6 @@
 //! Amazon CloudWatch: one `GetMetricData` per signal, for a Metrics Insights query or a search expression.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -14,7 +14,7 @@ use serde_json::json;
 use super::aws::{self, Keys, Unsigned};
 use super::confinement::Confinement;
 use super::endpoint::{self, Auth, Endpoint, Settings};
-use super::{Backend, Query, QueryError, Row};
+use super::{Backend, Query, QueryError, Rows};
 
 /// A Metrics Insights query has at most 500 series, and other expressions come in pages of that order.
 const MOST_PAGES: usize = 20;
@@ -113,22 +113,21 @@ impl Backend for CloudWatch {
         self.confinement.apply(query, namespace, |_, _, _| Err("a matcher cannot be added".into()))
     }
 
-    fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<Row>, QueryError>> {
+    fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Rows, QueryError>> {
         Box::pin(async move {
             let (columns, credentials) = (grouped_by(&query.text), self.keys.get().await?);
-            let (mut rows, mut token) = (BTreeMap::new(), None::<String>);
+            let (mut rows, mut seen, mut token) = (Rows::default(), HashSet::new(), None::<String>);
             for _ in 0..MOST_PAGES {
                 let answer = self.page(query, &credentials, token.as_deref()).await?;
                 for result in answer.metric_data_results {
-                    let label = result.label.clone();
-                    if let Some(row) = result.read(&columns)? {
-                        // A series may go on on the next page; its latest point came first.
-                        rows.entry(label).or_insert(row);
+                    // A series may go on on the next page; its latest point came first.
+                    if seen.insert(result.label.clone()) {
+                        result.read(&columns, &mut rows)?;
                     }
                 }
                 token = answer.next_token.filter(|token| !token.is_empty());
                 if token.is_none() {
-                    return Ok(rows.into_values().collect());
+                    return Ok(rows);
                 }
             }
             Err(QueryError::Malformed(format!("more than {MOST_PAGES} pages")))
@@ -161,24 +160,26 @@ struct Series {
 impl Series {
     /// The latest point. The label holds the values of the columns that the query groups by; the whole of it is `label`, and a
     /// column that names the pod or its namespace is also found under `pod` or `namespace`.
-    fn read(self, columns: &[String]) -> Result<Option<Row>, QueryError> {
+    fn read(self, columns: &[String], rows: &mut Rows) -> Result<(), QueryError> {
         if matches!(self.status_code.as_str(), "InternalError" | "Forbidden") {
             return Err(QueryError::Malformed(format!("the backend says {} for `{}`", self.status_code, self.label)));
         }
-        let (Some(seconds), Some(value)) = (self.timestamps.first(), self.values.first()) else { return Ok(None) };
+        let (Some(seconds), Some(value)) = (self.timestamps.first(), self.values.first()) else { return Ok(()) };
         let time = Timestamp::from_millisecond((seconds * 1000.0) as i64).map_err(|e| QueryError::Malformed(e.to_string()))?;
-        let mut labels = BTreeMap::new();
         let values: Vec<&str> = self.label.split_whitespace().collect();
         if values.len() == columns.len() {
-            labels.extend(columns.iter().cloned().zip(values.iter().map(ToString::to_string)));
-        }
-        for (column, label) in [("FullPodName", "pod"), ("PodName", "pod"), ("Namespace", "namespace")] {
-            if let Some(value) = labels.get(column).cloned() {
-                labels.entry(label.into()).or_insert(value);
+            let labels = || columns.iter().map(String::as_str).zip(values.iter().copied());
+            labels().for_each(|(name, value)| rows.label(name, value));
+            let find = |column: &str| labels().find(|(name, _)| *name == column);
+            for (found, label) in [(find("FullPodName").or_else(|| find("PodName")), "pod"), (find("Namespace"), "namespace")] {
+                if let Some((_, value)) = found {
+                    rows.label(label, value);
+                }
             }
         }
-        labels.insert("label".into(), self.label);
-        Ok(Some(Row { labels, value: *value, time }))
+        rows.label("label", &self.label);
+        rows.end(*value, time);
+        Ok(())
     }
 }
 
@@ -207,16 +208,14 @@ mod tests {
     fn reads_the_latest_point_with_the_columns_as_labels() {
         let series = |text: &str| serde_json::from_str::<Series>(text).unwrap();
         let columns = ["Namespace".to_owned(), "FullPodName".to_owned()];
-        let row = series(r#"{"Id": "signal", "Label": "shop web-1", "Timestamps": [1700000060, 1700000000], "Values": [7, 3], "StatusCode": "Complete"}"#)
-            .read(&columns)
-            .unwrap()
-            .unwrap();
+        let mut rows = Rows::default();
+        let text = r#"{"Id": "signal", "Label": "shop web-1", "Timestamps": [1700000060, 1700000000], "Values": [7, 3], "StatusCode": "Complete"}"#;
+        series(text).read(&columns, &mut rows).unwrap();
+        series(r#"{"Label": "a", "Timestamps": [], "Values": []}"#).read(&columns, &mut rows).unwrap();
+        assert_eq!(rows.len(), 1, "a series without a point says nothing");
+        let row = rows.iter().next().unwrap();
         assert_eq!((row.value, row.time.as_second()), (7.0, 1_700_000_060));
-        assert_eq!(
-            (row.labels["pod"].as_str(), row.labels["namespace"].as_str(), row.labels["label"].as_str()),
-            ("web-1", "shop", "shop web-1")
-        );
-        assert_eq!(series(r#"{"Label": "a", "Timestamps": [], "Values": []}"#).read(&columns).unwrap(), None);
-        assert!(series(r#"{"Label": "a", "StatusCode": "Forbidden"}"#).read(&columns).is_err());
+        assert_eq!((row.label("pod"), row.label("namespace"), row.label("label")), (Some("web-1"), Some("shop"), Some("shop web-1")));
+        assert!(series(r#"{"Label": "a", "StatusCode": "Forbidden"}"#).read(&columns, &mut rows).is_err());
     }
 }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::confinement::Confinement;
 use super::endpoint::{self, Auth, Endpoint, Settings};
-use super::{Backend, Query, QueryError, Row};
+use super::{Backend, Query, QueryError, Rows};
 
 /// Datadog rolls points up over at least this, so a shorter window may hold none.
 const LEAST_WINDOW_SECONDS: i64 = 120;
@@ -79,7 +79,7 @@ impl Backend for Datadog {
         self.confinement.apply(query, namespace, confine)
     }
 
-    fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<Row>, QueryError>> {
+    fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Rows, QueryError>> {
         Box::pin(async move {
             let to = Timestamp::now().as_second();
             let window = i64::try_from(query.max_age.as_secs()).unwrap_or(i64::MAX).max(LEAST_WINDOW_SECONDS);
@@ -95,7 +95,7 @@ impl Backend for Datadog {
 
 /// Reads the answer: each series has tags such as `pod_name:web-1`, and points of milliseconds and a value, or null. The tags
 /// that name the pod and its namespace are also found under `pod` and `namespace`, as everywhere else.
-fn read(body: &[u8]) -> Result<Vec<Row>, QueryError> {
+fn read(body: &[u8]) -> Result<Rows, QueryError> {
     #[derive(Deserialize)]
     struct Answer {
         #[serde(default)]
@@ -116,19 +116,22 @@ fn read(body: &[u8]) -> Result<Vec<Row>, QueryError> {
     if answer.status != "ok" || answer.error.as_ref().is_some_and(|error| !error.is_empty()) {
         return Err(QueryError::Malformed(format!("the backend says: {}", answer.error.unwrap_or(answer.status))));
     }
-    let row = |series: Series| {
-        let (milliseconds, value) = series.pointlist.into_iter().rev().find_map(|(at, value)| value.map(|value| (at, value)))?;
-        let mut labels: BTreeMap<String, String> =
-            series.tag_set.iter().filter_map(|tag| tag.split_once(':')).map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+    let mut rows = Rows::default();
+    for series in answer.series {
+        let point = series.pointlist.iter().rev().find_map(|(at, value)| value.map(|value| (*at, value)));
+        let Some((milliseconds, value)) = point else { continue };
+        let tags: Vec<(&str, &str)> = series.tag_set.iter().filter_map(|tag| tag.split_once(':')).collect();
+        tags.iter().for_each(|(name, value)| rows.label(name, value));
         for (tag, label) in [("pod_name", "pod"), ("kube_namespace", "namespace")] {
-            if let Some(value) = labels.get(tag).cloned() {
-                labels.entry(label.into()).or_insert(value);
+            let found = tags.iter().find(|(name, _)| *name == tag).filter(|_| tags.iter().all(|(name, _)| *name != label));
+            if let Some((_, value)) = found {
+                rows.label(label, value);
             }
         }
-        let time = Timestamp::from_millisecond(milliseconds as i64).map_err(|e| QueryError::Malformed(e.to_string()));
-        Some(time.map(|time| Row { labels, value, time }))
-    };
-    answer.series.into_iter().filter_map(row).collect()
+        let time = Timestamp::from_millisecond(milliseconds as i64).map_err(|e| QueryError::Malformed(e.to_string()))?;
+        rows.end(value, time);
+    }
+    Ok(rows)
 }
 
 /// Words that may stand in a query without a scope behind them: aggregations as arguments, and the ways to fill and to roll up.
@@ -264,8 +267,9 @@ mod tests {
             {"tag_set": ["pod_name:web-2"], "pointlist": [[1700000000000.0, null]]}, {"tag_set": [], "pointlist": []}]}"#;
         let rows = read(body).unwrap();
         assert_eq!(rows.len(), 1, "a series without a point says nothing");
-        assert_eq!((rows[0].value, rows[0].time.as_second()), (7.5, 1_700_000_060));
-        assert_eq!((rows[0].labels["pod"].as_str(), rows[0].labels["namespace"].as_str()), ("web-1", "shop"));
+        let row = rows.iter().next().unwrap();
+        assert_eq!((row.value, row.time.as_second()), (7.5, 1_700_000_060));
+        assert_eq!((row.label("pod"), row.label("namespace")), (Some("web-1"), Some("shop")));
         let error = read(br#"{"status": "error", "error": "Rule 'avg' is invalid"}"#).unwrap_err();
         assert!(error.to_string().ends_with("the backend says: Rule 'avg' is invalid"), "{error}");
     }

@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 
-use super::{Backend, Query, QueryError, Row};
+use super::{Backend, Query, QueryError, Rows};
 use crate::api::documents;
 
 #[derive(Debug, Clone, Deserialize)]
@@ -41,7 +41,7 @@ impl File {
         Self { path: directory.join(&config.path) }
     }
 
-    fn read(&self, query: &Query) -> Result<Vec<Row>, String> {
+    fn read(&self, query: &Query) -> Result<Rows, String> {
         let text = documents::read_text(&self.path)?;
         let mut answers: Answers = documents::yaml(&text).map_err(|(position, message)| match position {
             Some((line, column)) => format!("{line}:{column}: {message}"),
@@ -52,7 +52,12 @@ impl File {
             return Err(format!("no answer for the query `{}`; there is one for {known}", query.text));
         };
         let now = Timestamp::now();
-        Ok(rows.into_iter().map(|row| Row { labels: row.labels, value: row.value, time: row.time.unwrap_or(now) }).collect())
+        let mut read = Rows::default();
+        for row in rows {
+            row.labels.iter().for_each(|(name, value)| read.label(name, value));
+            read.end(row.value, row.time.unwrap_or(now));
+        }
+        Ok(read)
     }
 }
 
@@ -62,7 +67,7 @@ impl Backend for File {
         Ok(query.into())
     }
 
-    fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<Row>, QueryError>> {
+    fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Rows, QueryError>> {
         let answer = self.read(query).map_err(|message| QueryError::Malformed(format!("{}: {message}", self.path.display())));
         Box::pin(std::future::ready(answer))
     }

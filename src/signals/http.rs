@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::endpoint::{self, Auth, Endpoint, Settings};
-use super::{Backend, Query, QueryError, Row};
+use super::{Backend, Query, QueryError, Rows};
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -58,7 +58,7 @@ impl Backend for Http {
         Ok(query.into())
     }
 
-    fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<Row>, QueryError>> {
+    fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Rows, QueryError>> {
         Box::pin(async move {
             let request = self.endpoint.get(&[("namespace", &query.namespace), ("query", &query.text)]);
             let body = self.endpoint.send(request).await?;
@@ -67,7 +67,7 @@ impl Backend for Http {
     }
 }
 
-fn read(body: &[u8]) -> Result<Vec<Row>, QueryError> {
+fn read(body: &[u8]) -> Result<Rows, QueryError> {
     #[derive(Deserialize)]
     struct Answer {
         samples: Vec<Sample>,
@@ -81,16 +81,16 @@ fn read(body: &[u8]) -> Result<Vec<Row>, QueryError> {
     }
     let answer: Answer = serde_json::from_slice(body).map_err(|e| QueryError::Malformed(e.to_string()))?;
     let now = Timestamp::now();
-    let text = |(key, value)| match value {
-        Value::String(text) => Some((key, text)),
-        _ => None,
-    };
-    let row = |sample: Sample| Row {
-        labels: sample.labels.into_iter().filter_map(text).collect(),
-        value: sample.value,
-        time: sample.time.unwrap_or(now),
-    };
-    Ok(answer.samples.into_iter().map(row).collect())
+    let mut rows = Rows::default();
+    for sample in answer.samples {
+        for (name, value) in &sample.labels {
+            if let Value::String(text) = value {
+                rows.label(name, text);
+            }
+        }
+        rows.end(sample.value, sample.time.unwrap_or(now));
+    }
+    Ok(rows)
 }
 
 #[cfg(test)]
@@ -102,8 +102,9 @@ mod tests {
         let body = br#"{"samples": [{"pod": "a", "value": 3}, {"node_uri": "http://10.0.0.1", "value": 1.5, "weight": 7},
             {"pod": "old", "value": 9, "time": "2020-01-01T00:00:00Z"}]}"#;
         let rows = read(body).unwrap();
-        assert_eq!((rows[0].labels["pod"].as_str(), rows[0].value), ("a", 3.0));
-        assert_eq!((rows[1].labels["node_uri"].as_str(), rows[1].labels.len()), ("http://10.0.0.1", 1));
+        let rows: Vec<_> = rows.iter().collect();
+        assert_eq!((rows[0].label("pod"), rows[0].value), (Some("a"), 3.0));
+        assert_eq!((rows[1].label("node_uri"), rows[1].label_names().count()), (Some("http://10.0.0.1"), 1));
         assert_eq!(rows[2].time.as_second(), 1_577_836_800, "how old a sample may be is the policy's to say");
         assert!(read(b"{}").unwrap_err().to_string().contains("samples"));
     }

@@ -5,10 +5,13 @@ use std::collections::{BTreeSet, HashMap};
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::Row;
+use super::{Row, Rows};
 use crate::api::deletion_cost_policy::PodKey;
 use crate::cost::GovernedPod;
 use crate::cost::readings::Sample;
+
+/// Label names that a message gives, about.
+const MOST_LABELS: usize = 64;
 
 /// What became of the rows of one answer.
 #[derive(Debug, Default, PartialEq)]
@@ -57,13 +60,15 @@ impl<'a> Targets<'a> {
     /// Matches rows to the pods that they are about. A row that says of which namespace its pod is, is only about pods of that
     /// one. Where the key is an IP, a row is about the pod that has the address *now*; an address that several running pods
     /// share (host network) is about none of them. Samples from before `oldest` are counted.
-    pub fn match_rows(&self, rows: &[Row], oldest: Timestamp) -> Matched {
+    pub fn match_rows(&self, rows: &Rows, oldest: Timestamp) -> Matched {
         let mut matched = Matched { samples: vec![None; self.pods], ..Matched::default() };
-        for row in rows {
-            let found = key_of(row, self.key, self.namespace).and_then(|key| self.by_key.get(&key).copied().flatten());
+        for row in rows.iter() {
+            let found = key_of(&row, self.key, self.namespace).and_then(|key| self.by_key.get(&key).copied().flatten());
             let Some(slot) = found.and_then(|position| matched.samples.get_mut(position)) else {
                 matched.others += 1;
-                matched.labels.extend(row.labels.keys().take(64).cloned());
+                if matched.labels.len() < MOST_LABELS {
+                    matched.labels.extend(row.label_names().map(str::to_owned));
+                }
                 continue;
             };
             if row.value.is_nan() {
@@ -89,14 +94,14 @@ enum Key<'a> {
     Address(IpAddr),
 }
 
-fn key_of<'a>(row: &'a Row, key: &PodKey, namespace: &str) -> Option<Key<'a>> {
+fn key_of<'a>(row: &Row<'a>, key: &PodKey, namespace: &str) -> Option<Key<'a>> {
     match key {
-        PodKey::Ip(label) => host(row.labels.get(label)?).parse().ok().map(Key::Address),
+        PodKey::Ip(label) => host(row.label(label)?).parse().ok().map(Key::Address),
         PodKey::Label(label) => {
             // `exported_` marks labels of the target beside those of its exporter, which live in another namespace.
             let of_pod = if label.starts_with("exported_") { "exported_namespace" } else { "namespace" };
-            let elsewhere = row.labels.get(of_pod).is_some_and(|other| other != namespace);
-            row.labels.get(label).filter(|_| !elsewhere).map(|name| Key::Name(name))
+            let elsewhere = row.label(of_pod).is_some_and(|other| other != namespace);
+            row.label(label).filter(|_| !elsewhere).map(Key::Name)
         }
     }
 }
@@ -136,13 +141,19 @@ mod tests {
     use super::*;
     use crate::cost::pod::tests::pod;
 
-    fn row(labels: &[(&str, &str)], value: f64) -> Row {
-        let labels = labels.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
-        Row { labels, value, time: Timestamp::UNIX_EPOCH }
+    type TestRow = (Vec<(String, String)>, f64);
+
+    fn row(labels: &[(&str, &str)], value: f64) -> TestRow {
+        (labels.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect(), value)
     }
 
-    fn match_rows(rows: &[Row], key: &PodKey, namespace: &str, pods: &[GovernedPod]) -> Matched {
-        Targets::new(key, namespace, pods).match_rows(rows, Timestamp::UNIX_EPOCH)
+    fn match_rows(test_rows: &[TestRow], key: &PodKey, namespace: &str, pods: &[GovernedPod]) -> Matched {
+        let mut rows = Rows::default();
+        for (labels, value) in test_rows {
+            labels.iter().for_each(|(name, text)| rows.label(name, text));
+            rows.end(*value, Timestamp::UNIX_EPOCH);
+        }
+        Targets::new(key, namespace, pods).match_rows(&rows, Timestamp::UNIX_EPOCH)
     }
 
     fn values(matched: &Matched) -> Vec<Option<f64>> {

@@ -15,18 +15,19 @@ pub mod poller;
 mod prometheus;
 mod promql;
 pub mod report;
+mod rows;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use futures::future::BoxFuture;
-use k8s_openapi::jiff::Timestamp;
 use kube::Client;
 use serde::Deserialize;
 use tokio::sync::{Semaphore, SemaphorePermit};
+
+pub use rows::{Row, Rows};
 
 /// A place that answers queries.
 pub trait Backend: Send + Sync {
@@ -35,7 +36,7 @@ pub trait Backend: Send + Sync {
     fn prepare(&self, query: &str, namespace: &str) -> Result<String, String>;
 
     /// The rows of one query that was prepared, at this moment. Bounded in time and in size by the backend's own configuration.
-    fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<Row>, QueryError>>;
+    fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Rows, QueryError>>;
 }
 
 #[derive(Debug, Clone)]
@@ -75,14 +76,6 @@ impl std::ops::Deref for Shared {
     fn deref(&self) -> &Self::Target {
         &*self.backend
     }
-}
-
-/// One row of an answer.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Row {
-    pub labels: BTreeMap<String, String>,
-    pub value: f64,
-    pub time: Timestamp,
 }
 
 /// Why there is no answer. Never holds a credential.

@@ -12,7 +12,7 @@ use kube::{Api, Client, ResourceExt};
 use serde::Deserialize;
 use tokio::time::{Duration, timeout};
 
-use super::{Backend, Query, QueryError, Row};
+use super::{Backend, Query, QueryError, Rows};
 use crate::headroom::quantity::Quantity;
 
 /// metrics-server answers from memory.
@@ -47,7 +47,7 @@ impl Backend for PodMetrics {
         parse(query).map(|_| query.into())
     }
 
-    fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<Row>, QueryError>> {
+    fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Rows, QueryError>> {
         Box::pin(async move {
             let (resource, container) = parse(&query.text).map_err(QueryError::Malformed)?;
             let kind = ApiResource {
@@ -64,13 +64,23 @@ impl Backend for PodMetrics {
                 Ok(Err(e)) => return Err(QueryError::Unreachable(e.to_string())),
                 Ok(Ok(list)) => list,
             };
-            list.items.into_iter().filter_map(|pod| row(pod, resource, container).transpose()).collect()
+            let mut rows = Rows::default();
+            for pod in list.items {
+                let (name, namespace) = (pod.name_any(), pod.namespace().unwrap_or_default());
+                let usage = usage(pod, resource, container).map_err(|why| QueryError::Malformed(format!("pod {name}: {why}")))?;
+                if let Some((value, time)) = usage {
+                    rows.label("pod", &name);
+                    rows.label("namespace", &namespace);
+                    rows.end(value, time);
+                }
+            }
+            Ok(rows)
         })
     }
 }
 
-/// The usage of one pod; `None` where it has not been measured, or has no such container.
-fn row(pod: DynamicObject, resource: &str, container: Option<&str>) -> Result<Option<Row>, QueryError> {
+/// The usage of one pod, and when it was measured; `None` where it has not been, or has no such container.
+fn usage(pod: DynamicObject, resource: &str, container: Option<&str>) -> Result<Option<(f64, Timestamp)>, String> {
     #[derive(Deserialize)]
     struct Usage {
         timestamp: Timestamp,
@@ -83,20 +93,14 @@ fn row(pod: DynamicObject, resource: &str, container: Option<&str>) -> Result<Op
         #[serde(default)]
         usage: BTreeMap<String, String>,
     }
-    let labels = BTreeMap::from([("pod".to_owned(), pod.name_any()), ("namespace".to_owned(), pod.namespace().unwrap_or_default())]);
-    let malformed = |why: String| QueryError::Malformed(format!("pod {}: {why}", labels["pod"]));
-    let usage: Usage = serde_json::from_value(pod.data).map_err(|e| malformed(e.to_string()))?;
+    let usage: Usage = serde_json::from_value(pod.data).map_err(|e| e.to_string())?;
     let counted = usage.containers.iter().filter(|found| container.is_none_or(|name| found.name == name));
-    let amounts: Vec<Quantity> = counted
-        .filter_map(|found| found.usage.get(resource))
-        .map(|amount| Quantity::parse(amount))
-        .collect::<Result<_, _>>()
-        .map_err(malformed)?;
+    let amounts: Vec<Quantity> =
+        counted.filter_map(|found| found.usage.get(resource)).map(|amount| Quantity::parse(amount)).collect::<Result<_, _>>()?;
     if amounts.is_empty() {
         return Ok(None);
     }
-    let value = amounts.into_iter().map(Quantity::as_f64).sum();
-    Ok(Some(Row { labels, value, time: usage.timestamp }))
+    Ok(Some((amounts.into_iter().map(Quantity::as_f64).sum(), usage.timestamp)))
 }
 
 #[cfg(test)]
@@ -105,7 +109,7 @@ mod tests {
 
     use super::*;
 
-    fn usage(containers: serde_json::Value) -> DynamicObject {
+    fn measured(containers: serde_json::Value) -> DynamicObject {
         serde_json::from_value(
             json!({"apiVersion": "metrics.k8s.io/v1beta1", "kind": "PodMetrics", "metadata": {"name": "a", "namespace": "shop"},
             "timestamp": "2026-01-01T00:00:00Z", "window": "15s", "containers": containers}),
@@ -116,22 +120,17 @@ mod tests {
     #[test]
     fn sums_the_containers_or_takes_one() {
         let two = || {
-            usage(
+            measured(
                 json!([{"name": "web", "usage": {"cpu": "250000000n", "memory": "64Mi"}}, {"name": "proxy", "usage": {"cpu": "50m", "memory": "1Ki"}}]),
             )
         };
-        let value = |resource, container| row(two(), resource, container).unwrap().map(|row| row.value);
+        let value = |resource, container| usage(two(), resource, container).unwrap().map(|(value, _)| value);
         assert_eq!(value("cpu", None), Some(0.3));
         assert_eq!(value("cpu", Some("proxy")), Some(0.05));
         assert_eq!(value("memory", None), Some(67_109_888.0));
         assert_eq!(value("cpu", Some("absent")), None);
-        assert_eq!(row(usage(json!([])), "cpu", None).unwrap(), None);
-        assert!(
-            row(usage(json!([{"name": "web", "usage": {"cpu": "lots"}}])), "cpu", None)
-                .unwrap_err()
-                .to_string()
-                .contains("pod a: found `lots`")
-        );
+        assert_eq!(usage(measured(json!([])), "cpu", None).unwrap(), None);
+        assert!(usage(measured(json!([{"name": "web", "usage": {"cpu": "lots"}}])), "cpu", None).unwrap_err().contains("found `lots`"));
     }
 
     #[test]

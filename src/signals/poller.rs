@@ -16,7 +16,7 @@ use crate::api::CostPolicy;
 use crate::cluster::status::PollReporter;
 use crate::cluster::{World, jitter};
 use crate::cost::census::Census;
-use crate::cost::readings::{Readings, Sample, Taken};
+use crate::cost::readings::{Readings, Taken};
 use crate::cost::score::Score;
 use crate::cost::{Cost, GovernedPod, score};
 use crate::server::metrics::Metrics;
@@ -78,7 +78,7 @@ impl Poller {
         let pods = world.pods.governed_by(&policy, &world.policies());
         let targets = Targets::new(&policy.spec.pod_key, &policy.namespace, &pods);
         let answers = join_all(self.queries.iter().map(|query| self.ask(query, &targets, now))).await;
-        let outcomes = answers.into_iter().enumerate().map(|(signal, answer)| self.take_in(signal, answer, &pods, now)).collect();
+        let outcomes = self.take_in(answers, &pods, now);
         self.readings.prune(&policy.spec, now, |uid| world.pods.has(&policy, uid));
         let scores = score::score(&policy, &pods, &self.readings, now);
         // Until something is known, what was written on the pods before is the better guess.
@@ -105,30 +105,19 @@ impl Poller {
         Ok(matched)
     }
 
-    fn take_in(&mut self, signal: usize, answer: Result<Matched, Outcome>, pods: &[Arc<GovernedPod>], now: Timestamp) -> Outcome {
-        let outcome = match answer {
-            Ok(Matched { samples, .. }) => self.believe(signal, &samples, pods, now),
-            Err(outcome) => {
-                self.readings.outage(&self.policy, signal);
-                outcome
-            }
+    fn take_in(&mut self, answers: Vec<Result<Matched, Outcome>>, pods: &[Arc<GovernedPod>], now: Timestamp) -> Vec<Outcome> {
+        let samples: Vec<_> = answers.iter().map(|answer| answer.as_ref().ok().map(|matched| &matched.samples[..])).collect();
+        let taken = self.readings.take_in(&self.policy, &samples, pods, now);
+        let outcome = |(answer, taken): (Result<Matched, Outcome>, Option<Taken>)| match (answer, taken) {
+            (Err(outcome), _) => outcome,
+            (Ok(_), Some(Taken::Doubted)) => Outcome::Doubted,
+            (Ok(_), Some(Taken::Empty)) if !pods.is_empty() => Outcome::NoRows,
+            (Ok(_), _) => Outcome::Used,
         };
-        self.metrics.polls(&self.policy.spec.backend, outcome.kind());
-        outcome
-    }
-
-    fn believe(&mut self, signal: usize, samples: &[Option<Sample>], pods: &[Arc<GovernedPod>], now: Timestamp) -> Outcome {
-        match self.readings.take_in(&self.policy, signal, samples, pods, now) {
-            Taken::Believed => {
-                self.answered = true;
-                Outcome::Used
-            }
-            Taken::Doubted => Outcome::Doubted,
-            Taken::Empty => {
-                self.answered = true;
-                if pods.is_empty() { Outcome::Used } else { Outcome::NoRows }
-            }
-        }
+        self.answered |= taken.iter().any(|taken| matches!(taken, Some(Taken::Believed | Taken::Empty)));
+        let outcomes: Vec<Outcome> = answers.into_iter().zip(taken).map(outcome).collect();
+        outcomes.iter().for_each(|outcome| self.metrics.polls(&self.policy.spec.backend, outcome.kind()));
+        outcomes
     }
 
     fn publish(&self, pods: &[Arc<GovernedPod>], scores: &[Score]) {

@@ -1,15 +1,19 @@
 //! Prometheus, and whatever speaks its HTTP API: one instant query per signal.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use futures::future::BoxFuture;
 use k8s_openapi::jiff::Timestamp;
-use serde::Deserialize;
+use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
 
 use super::confinement::Confinement;
 use super::endpoint::{self, Auth, Endpoint, Settings};
-use super::{Backend, Query, QueryError, Row, promql};
+use super::{Backend, Query, QueryError, Rows, promql};
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -67,7 +71,7 @@ impl Backend for Prometheus {
         self.confinement.apply(query, namespace, promql::confine)
     }
 
-    fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Vec<Row>, QueryError>> {
+    fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Rows, QueryError>> {
         Box::pin(async move {
             // An instant query stamps its rows with the time of the query, however old the samples beneath are, and looks
             // back five minutes for them. A shorter look-back is the only way to be told of no sample older than wanted.
@@ -80,57 +84,136 @@ impl Backend for Prometheus {
 }
 
 /// Reads the answer of `/api/v1/query`: a vector, in which values are texts (`"NaN"` and `"+Inf"` among them).
-fn read(body: &[u8]) -> Result<Vec<Row>, QueryError> {
+fn read(body: &[u8]) -> Result<Rows, QueryError> {
     #[derive(Deserialize)]
-    struct Answer {
+    struct Answer<'a> {
         status: String,
         #[serde(default)]
         error: String,
-        data: Option<Data>,
+        #[serde(borrow)]
+        data: Option<Data<'a>>,
     }
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Data {
+    struct Data<'a> {
         result_type: String,
-    }
-    #[derive(Deserialize)]
-    struct Whole {
-        data: Vector,
-    }
-    #[derive(Deserialize)]
-    struct Vector {
-        result: Vec<Instant>,
-    }
-    #[derive(Deserialize)]
-    struct Instant {
-        metric: BTreeMap<String, String>,
-        /// Absent in a row that is a histogram: it has no one number.
-        value: Option<(f64, String)>,
+        /// How it is read depends on its type, which may come behind it.
+        #[serde(borrow)]
+        result: Option<&'a RawValue>,
     }
     let malformed = |e: serde_json::Error| QueryError::Malformed(e.to_string());
-    // Twice over the text is cheaper than a tree of it: the kind of result decides how its rows are read.
-    let answer: Answer = serde_json::from_slice(body).map_err(malformed)?;
-    match answer.data {
-        Some(data) if answer.status == "success" && data.result_type == "vector" => {}
-        Some(data) if answer.status == "success" => {
-            return Err(QueryError::Malformed(format!("found a {}, wanted a vector with one row per pod", data.result_type)));
-        }
-        _ => return Err(QueryError::Malformed(format!("the backend says: {}", answer.error))),
+    let answer: Answer<'_> = serde_json::from_slice(body).map_err(malformed)?;
+    let Some(data) = answer.data.filter(|_| answer.status == "success") else {
+        return Err(QueryError::Malformed(format!("the backend says: {}", answer.error)));
+    };
+    if data.result_type != "vector" {
+        return Err(QueryError::Malformed(format!("found a {}, wanted a vector with one row per pod", data.result_type)));
     }
-    let rows = serde_json::from_slice::<Whole>(body).map_err(malformed)?.data.result;
-    rows.into_iter()
-        .filter_map(|row| row.value.map(|value| (row.metric, value)))
-        .map(|(metric, (seconds, value))| {
-            let time = Timestamp::from_millisecond((seconds * 1000.0) as i64).map_err(|e| QueryError::Malformed(e.to_string()))?;
-            let value = match value.as_str() {
-                "+Inf" | "Inf" => f64::INFINITY,
-                "-Inf" => f64::NEG_INFINITY,
-                text => text.parse().map_err(|_| QueryError::Malformed(format!("value `{text}` is no number")))?,
-            };
-            Ok(Row { labels: metric, value, time })
-        })
-        .collect()
+    let mut rows = Rows::default();
+    if let Some(result) = data.result {
+        Vector(&mut rows).deserialize(&mut serde_json::Deserializer::from_str(result.get())).map_err(malformed)?;
+    }
+    Ok(rows)
 }
+
+/// Reads rows straight into their place: there may be a hundred thousand of them.
+struct Vector<'a>(&'a mut Rows);
+
+impl<'de> DeserializeSeed<'de> for Vector<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Vector<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of rows")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut rows: A) -> Result<(), A::Error> {
+        while rows.next_element_seed(Instant(self.0))?.is_some() {}
+        Ok(())
+    }
+}
+
+/// One row: `{"metric": {…}, "value": [seconds, "number"]}`. One that is a histogram has no value, and no one number.
+struct Instant<'a>(&'a mut Rows);
+
+impl<'de> DeserializeSeed<'de> for Instant<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Instant<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a row")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut row: A) -> Result<(), A::Error> {
+        let mut point = None;
+        while let Some(key) = row.next_key::<&str>()? {
+            match key {
+                "metric" => row.next_value_seed(Metric(self.0))?,
+                "value" => point = Some(row.next_value::<(f64, &str)>()?),
+                _ => {
+                    row.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        let Some((seconds, text)) = point else {
+            self.0.discard();
+            return Ok(());
+        };
+        let time = Timestamp::from_millisecond((seconds * 1000.0) as i64).map_err(A::Error::custom)?;
+        let value = match text {
+            "+Inf" | "Inf" => f64::INFINITY,
+            "-Inf" => f64::NEG_INFINITY,
+            text => text.parse().map_err(|_| A::Error::custom(format!("value `{text}` is no number")))?,
+        };
+        self.0.end(value, time);
+        Ok(())
+    }
+}
+
+/// The labels of a row.
+struct Metric<'a>(&'a mut Rows);
+
+impl<'de> DeserializeSeed<'de> for Metric<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Metric<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("labels")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut labels: A) -> Result<(), A::Error> {
+        // A text with an escape in it cannot be borrowed; label values may have some.
+        while let Some((Text(name), Text(value))) = labels.next_entry()? {
+            self.0.label(&name, &value);
+        }
+        Ok(())
+    }
+}
+
+/// A text, borrowed where that is possible.
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 #[cfg(test)]
 mod tests {
@@ -142,9 +225,21 @@ mod tests {
             {"metric":{"pod":"a"},"value":[1700000000.5,"7"]}, {"metric":{"pod":"b"},"value":[1700000000,"NaN"]},
             {"metric":{"pod":"c"},"value":[1700000000,"+Inf"]}]}}"#;
         let rows = read(body).unwrap();
-        assert_eq!((rows[0].labels["pod"].as_str(), rows[0].value, rows[0].time.as_millisecond()), ("a", 7.0, 1_700_000_000_500));
+        let rows: Vec<_> = rows.iter().collect();
+        assert_eq!((rows[0].label("pod"), rows[0].value, rows[0].time.as_millisecond()), (Some("a"), 7.0, 1_700_000_000_500));
         assert!(rows[1].value.is_nan());
         assert_eq!(rows[2].value, f64::INFINITY);
+    }
+
+    /// Whatever the order of the fields, and with escapes in labels.
+    #[test]
+    fn reads_a_vector_whose_type_comes_last() {
+        let body = br#"{"data":{"result":[{"value":[1,"2"],"extra":[{}],"metric":{"pod":"a\"b","x":"\u00e4"}},{"metric":{"pod":"h"},"histogram":[1,{}]}],
+            "resultType":"vector"},"status":"success","warnings":["w"]}"#;
+        let rows = read(body).unwrap();
+        let row = rows.iter().next().unwrap();
+        assert_eq!((rows.len(), row.label("pod"), row.label("x"), row.value), (1, Some("a\"b"), Some("ä"), 2.0));
+        assert!(read(br#"{"status":"success","data":{"resultType":"vector","result":[]}}"#).unwrap().is_empty());
     }
 
     #[test]

@@ -42,8 +42,7 @@ async fn works(server: &MockServer, credentials: Value, directory: &Path, times:
     let query = backend.prepare(QUERY, "shop").unwrap();
     for _ in 0..times {
         let rows = super::ask(&backend, &query).await.unwrap();
-        let found: Vec<(&str, f64)> = rows.iter().map(|row| (row.labels["pod"].as_str(), row.value)).collect();
-        assert_eq!(found, [("web-1", 7.0), ("web-2", 9.0)]);
+        assert_eq!(rows, [("web-1".to_owned(), 7.0), ("web-2".to_owned(), 9.0)]);
     }
 }
 

@@ -27,15 +27,16 @@ fn policy(change: serde_json::Value) -> CostPolicy {
 
 /// Readings of pods whose samples are given per signal as (pod, value, age in seconds).
 fn readings(policy: &CostPolicy, pods: &[GovernedPod], samples: &[&[(&str, f64, i64)]]) -> Readings {
-    let mut readings = Readings::default();
-    for (signal, samples) in samples.iter().enumerate() {
+    let answer = |samples: &&[(&str, f64, i64)]| {
         let of_pod = |pod: &GovernedPod| {
             let (_, value, age) = samples.iter().find(|(name, ..)| *name == pod.name)?;
             Some(Sample { value: *value, time: at(NOW - age) })
         };
-        let answer: Vec<Option<Sample>> = pods.iter().map(of_pod).collect();
-        readings.take_in(policy, signal, &answer, pods, at(NOW));
-    }
+        pods.iter().map(of_pod).collect::<Vec<_>>()
+    };
+    let answers: Vec<Vec<Option<Sample>>> = samples.iter().map(answer).collect();
+    let mut readings = Readings::default();
+    readings.take_in(policy, &answers.iter().map(|answer| Some(&answer[..])).collect::<Vec<_>>(), pods, at(NOW));
     readings
 }
 
@@ -99,7 +100,7 @@ fn a_sample_from_the_future_gives_way_to_the_next_one() {
     let mut readings = Readings::default();
     for (value, age) in [(300.0, -1_000_000), (50.0, 0)] {
         let answer = [Some(Sample { value, time: at(NOW - age) })];
-        readings.take_in(&policy, 0, &answer, &[pod("p")], at(NOW));
+        readings.take_in(&policy, &[Some(&answer[..])], &[pod("p")], at(NOW));
     }
     assert_eq!(score(&policy, &[pod("p")], &readings, at(NOW))[0].cost, 50);
 }
