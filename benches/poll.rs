@@ -13,6 +13,7 @@ use control_plane::process::{cpu_ticks, memory_kib, peak_memory_kib};
 use k8s_openapi::jiff::Timestamp;
 use pecking_order::api::{CostPolicy, DeletionCostPolicy};
 use pecking_order::cluster::World;
+use pecking_order::cluster::pods::ReplicaSet;
 use pecking_order::cost::pod::Phase;
 use pecking_order::cost::{GovernedPod, Stored};
 use pecking_order::server::metrics::Metrics;
@@ -133,6 +134,10 @@ fn measure(pods: usize, url: &str) {
     // Whatever the first poll allocates for good is not a pod's.
     runtime.block_on(poller.poll(Timestamp::now()));
     let before = memory_kib(id).unwrap();
+    for index in (0..pods).step_by(50) {
+        let uid = pod(index).owner.to_string();
+        world.pods.apply_replica_set(ReplicaSet { namespace: "shop".into(), uid, parent: None });
+    }
     (0..pods).for_each(|index| world.pods.apply(policy.key(), pod(index)));
     for _ in 0..3 {
         runtime.block_on(poller.poll(Timestamp::now()));

@@ -21,7 +21,7 @@ fn snapshot(cost: i32, foreign_values: &str) -> Snapshot {
     .unwrap();
     let policy = Arc::new(CostPolicy::compile(&policy));
     let costs = CostCache::with_capacity(10);
-    costs.insert("uid", Cost { value: cost, basis: Basis::Work, stale: false, yields: false, policy: policy.clone() });
+    costs.insert("uid", Cost::unmeasured(cost, Basis::Work, policy.clone()));
     Snapshot { policies: Arc::new(Policies::default().with_policy(policy)), classes: Arc::default(), costs }
 }
 

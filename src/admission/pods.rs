@@ -33,7 +33,7 @@ fn at_create(request: &Request<'_>, metadata: &Metadata, snapshot: &Snapshot) ->
     let owner = metadata.owner_references.iter().find(|owner| owner.controller == Some(true) && honours_cost(owner))?;
     let policy = snapshot.policies.governing(&request.namespace, &metadata.labels)?;
     let cost = score::new_pod_cost(&policy.spec, snapshot.costs.least_work(policy.key(), &owner.uid));
-    let cost = Cost { value: cost, basis: Basis::New, stale: false, yields: false, policy: policy.clone() };
+    let cost = Cost::unmeasured(cost, Basis::New, policy.clone());
     patch(&cost, policy, metadata.annotations.as_ref())
 }
 

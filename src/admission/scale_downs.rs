@@ -8,7 +8,9 @@ use serde::Deserialize;
 
 use super::{Operation, Request, Snapshot, Unreadable};
 use crate::api::CostPolicy;
+use crate::api::policies::PolicyKey;
 use crate::api::tolerant::null_is_default;
+use crate::cost::outcome::Decided;
 use crate::cost::plan::{Candidate, fewest_writes};
 use crate::cost::{GovernedPod, victims};
 
@@ -116,6 +118,8 @@ pub struct PodWrite {
     pub name: String,
     pub uid: Arc<str>,
     pub cost: i32,
+    /// Whose budget it is taken from.
+    pub policy: PolicyKey,
 }
 
 /// What a scale-down asks for.
@@ -127,6 +131,8 @@ pub struct Plan {
     pub withheld: usize,
     /// The pods that will go once the writes are seen, in order.
     pub victims: Vec<String>,
+    /// Every active pod, for a verdict afterwards.
+    pub pods: Vec<Decided>,
 }
 
 /// Plans a scale-down of one ReplicaSet to `to` pods. `pods` are the ReplicaSet's own, `family` those of all ReplicaSets of
@@ -160,13 +166,28 @@ pub fn plan(pods: &[Arc<GovernedPod>], family: &[Arc<GovernedPod>], to: usize, s
         }
         let pod = active[index];
         after[index].stored = crate::cost::Stored::Ours(cost);
-        plan.writes.push(PodWrite { namespace: pod.namespace.clone(), name: pod.name.clone(), uid: pod.uid.clone(), cost });
+        let (namespace, name, uid) = (pod.namespace.clone(), pod.name.clone(), pod.uid.clone());
+        plan.writes.push(PodWrite { namespace, name, uid, cost, policy: policy.key().clone() });
     }
     let siblings = victims::siblings_on_node(family.iter().map(AsRef::as_ref).filter(|pod: &&GovernedPod| pod.is_active()));
     let mut order: Vec<&GovernedPod> = after.iter().collect();
     victims::sort(&mut order, &siblings, now);
     plan.victims = order.into_iter().take(go).map(|pod| pod.name.clone()).collect();
+    plan.pods = active.iter().map(|pod| decided(pod, snapshot)).collect();
     plan
+}
+
+/// A pod as it is worth now, whatever may be written on it.
+fn decided(pod: &GovernedPod, snapshot: &Snapshot) -> Decided {
+    let cost = snapshot.costs.get(&pod.uid);
+    let in_force = cost.as_ref().and_then(|cost| snapshot.policies.policy(cost.policy.key()));
+    Decided {
+        uid: pod.uid.clone(),
+        name: pod.name.clone(),
+        tier: victims::Tier::of(pod),
+        current: cost.as_ref().map_or(pod.stored.effective(), |cost| cost.value),
+        foreign: in_force.is_some_and(|policy| !pod.stored.is_ours_to_write(policy.spec.foreign_values)),
+    }
 }
 
 #[cfg(test)]
@@ -259,7 +280,7 @@ mod tests {
         let policy = Arc::new(CostPolicy::compile(&policy));
         let cache = CostCache::with_capacity(100);
         for (uid, value, basis) in costs {
-            cache.insert(*uid, Cost { value: *value, basis: *basis, stale: false, yields: false, policy: policy.clone() });
+            cache.insert(*uid, Cost::unmeasured(*value, *basis, policy.clone()));
         }
         Snapshot { policies: Arc::new(Policies::default().with_policy(policy)), classes: Arc::default(), costs: cache }
     }
@@ -322,7 +343,7 @@ mod tests {
         assert_eq!((written(&plan), plan.victims.clone()), (vec![], vec!["b".to_owned()]));
         let yielding = snapshot(json!({}), &[("a", 60, Basis::Work), ("b", 70, Basis::Work)]);
         let policy = yielding.policies.policies().next().unwrap().clone();
-        yielding.costs.insert("c", Cost { value: 50, basis: Basis::NoMetrics, stale: false, yields: true, policy });
+        yielding.costs.insert("c", Cost { yields: true, ..Cost::unmeasured(50, Basis::NoMetrics, policy) });
         let plan = one_goes(&yielding, [Stored::Ours(60), Stored::Ours(70), Stored::Ours(500)]);
         assert_eq!((written(&plan), plan.victims.clone()), (vec![("c", 50)], vec!["c".to_owned()]));
     }

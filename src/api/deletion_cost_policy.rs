@@ -307,9 +307,28 @@ pub struct DeletionCostPolicyStatus {
     /// The others: new, not Ready, or not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown: Option<u32>,
+    /// The last scale-down of pods of this policy that was followed to its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_scale_down: Option<LastScaleDown>,
     /// When the backend was last asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_poll: Option<Time>,
+}
+
+/// A scale-down, and what it came to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LastScaleDown {
+    pub time: Time,
+    pub workload: String,
+    pub from: u32,
+    pub to: u32,
+    /// Costs that were written for it.
+    pub written: u32,
+    /// Pods that went although one of lower current cost stayed.
+    pub wrong: u32,
+    /// `right`, `outranked_by_readiness`, `foreign_value`, `stale`, `deadline`, `raced` or `unobserved`.
+    pub outcome: String,
 }
 
 impl DeletionCostPolicySpec {

@@ -16,10 +16,12 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
+use crate::cluster::budget::Budget;
 use crate::cluster::leadership::{self, Elector};
 use crate::cluster::scale_down::ScaleDowns;
 use crate::cluster::standalone::{self, MemoryWriter};
 use crate::cluster::status::Reporter;
+use crate::cluster::truth::Observer;
 use crate::cluster::world::List;
 use crate::cluster::writer::{ApiWriter, PodWriter};
 use crate::cluster::{World, governance, jitter, policies};
@@ -102,7 +104,7 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
         [List::Policies, List::Pools].into_iter().for_each(|list| world.has_read(list));
     }
     check_backends(&world, &backends)?;
-    essential.spawn(governance::run(world.clone(), backends.clone(), client.clone(), reporter, metrics.clone()));
+    essential.spawn(governance::run(world.clone(), backends.clone(), client.clone(), reporter.clone(), metrics.clone()));
 
     let certificates = match (&config.certificates, &args.standalone) {
         // Without a cluster there is no Secret to keep an authority in.
@@ -111,7 +113,9 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
     };
     let certificates = certificates::resolve(&certificates, directory);
     let keeper = Keeper::start(&certificates, client.as_ref(), &args.namespace, health.clone(), metrics.clone()).await?;
-    let scale_downs = ScaleDowns::new(world.clone(), writer, metrics.clone());
+    let budget = Arc::new(Budget::new(config.writes));
+    let observer = Observer::new(world.clone(), metrics.clone(), reporter);
+    let scale_downs = ScaleDowns::new(world.clone(), writer, budget, observer, metrics.clone());
     let webhook = Webhook::new(world.clone(), backends, scale_downs, metrics.clone(), health.clone()).router();
 
     let handle = Handle::new();

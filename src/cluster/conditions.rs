@@ -5,6 +5,9 @@ use crate::api::deletion_cost_policy::ForeignValues;
 use crate::cost::census::Group;
 use crate::signals::report::{Outcome, Poll};
 
+/// Why a policy that selects only pods of other kinds is in force in vain.
+pub const NONE_HONOURED: &str = "NoneHonoured";
+
 /// A condition as it should stand, without its times.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Said {
@@ -166,7 +169,7 @@ fn targets_honour_cost(poll: &Poll) -> Said {
         );
     }
     let kinds: Vec<String> = poll.not_honoured.iter().map(|(controller, count)| format!("{count} controlled by {controller}")).collect();
-    let reason = if poll.census.pods() == 0 { "NoneHonoured" } else { "SomeNotHonoured" };
+    let reason = if poll.census.pods() == 0 { NONE_HONOURED } else { "SomeNotHonoured" };
     let message = format!(
         "selected, but never written: {}. Only a ReplicaSet or a ReplicationController reads the cost; a StatefulSet goes by ordinal, a Job by age",
         kinds.join(", ")

@@ -87,6 +87,7 @@ pub async fn run(world: Arc<World>, backends: Arc<Backends>, client: Option<Clie
             governed.remove(&key);
             world.pods.forget_policy(&key);
             world.costs.forget_policy(&key);
+            world.fresh.forget_policy(&key);
             metrics.forget_policy(&key);
             info!(namespace = key.namespace, policy = key.name, "policy is gone");
         }
@@ -219,7 +220,7 @@ fn apply(world: &World, policy: &Arc<CostPolicy>, pod: GovernedPod) {
         Stored::Ours(value) => (value, Basis::Written),
         _ => return,
     };
-    world.costs.insert(uid, Cost { value, basis, stale: false, yields: false, policy: policy.clone() });
+    world.costs.insert(uid, Cost::unmeasured(value, basis, policy.clone()));
 }
 
 fn forget(world: &World, key: &PolicyKey, pod: Pod) {

@@ -1,7 +1,9 @@
 //! Everything that talks to the API server, and what is known from it.
 
+pub mod budget;
 pub mod certificate_authority;
 pub mod conditions;
+pub mod fresh;
 pub mod governance;
 pub mod leadership;
 pub mod listing;
@@ -10,6 +12,7 @@ pub mod policies;
 pub mod scale_down;
 pub mod standalone;
 pub mod status;
+pub mod truth;
 pub mod world;
 pub mod writer;
 

@@ -22,7 +22,7 @@ pub struct ReplicaSet {
 #[derive(Default)]
 struct Inner {
     pods: HashMap<PolicyKey, HashMap<Arc<str>, Arc<GovernedPod>>>,
-    replica_sets: HashMap<String, ReplicaSet>,
+    replica_sets: HashMap<Arc<str>, ReplicaSet>,
     /// Selected pods whose controller does not read the cost: UID and what controls them.
     not_honoured: HashMap<PolicyKey, HashMap<String, &'static str>>,
 }
@@ -50,7 +50,14 @@ pub struct Family {
 impl PodStore {
     /// Puts a pod in, or its newer state.
     pub fn apply(&self, policy: &PolicyKey, pod: GovernedPod) {
-        self.write().pods.entry(policy.clone()).or_default().insert(pod.uid.clone(), Arc::new(pod));
+        let mut inner = self.write();
+        let mut pod = pod;
+        if let Some((owner, _)) = inner.replica_sets.get_key_value(&*pod.owner) {
+            // One text for all pods of a ReplicaSet.
+            pod.owner = owner.clone();
+        }
+        inner.pods.entry(policy.clone()).or_default().insert(pod.uid.clone(), Arc::new(pod));
+        drop(inner);
         self.changed.send_replace(());
     }
 
@@ -109,7 +116,7 @@ impl PodStore {
     }
 
     pub fn apply_replica_set(&self, set: ReplicaSet) {
-        self.write().replica_sets.insert(set.uid.clone(), set);
+        self.write().replica_sets.insert(set.uid.as_str().into(), set);
     }
 
     pub fn remove_replica_set(&self, uid: &str) {
@@ -117,7 +124,7 @@ impl PodStore {
     }
 
     pub fn retain_replica_sets(&self, namespace: &str, seen: &HashSet<String>) {
-        self.write().replica_sets.retain(|uid, set| set.namespace != namespace || seen.contains(uid));
+        self.write().replica_sets.retain(|uid, set| set.namespace != namespace || seen.contains(&**uid));
     }
 
     /// The pods that a policy governs: those that it selects and no policy before it does.
@@ -142,7 +149,7 @@ impl PodStore {
         let inner = self.read();
         let parent = match workload {
             Workload::Parent(parent) => Some(parent),
-            Workload::Owner { uid, .. } => inner.replica_sets.get(uid).and_then(|set| set.parent.as_ref()),
+            Workload::Owner { uid, .. } => inner.replica_sets.get(uid.as_str()).and_then(|set| set.parent.as_ref()),
         };
         let is_kin = |owner: &str| {
             let same_parent = inner

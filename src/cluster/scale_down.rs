@@ -1,11 +1,12 @@
 //! Holds a scale-down for as long as it takes to put the right costs on the pods, and no longer than its deadline.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt;
+use futures::future::join_all;
 use futures::stream::FuturesUnordered;
 use k8s_openapi::jiff::Timestamp;
 use tokio::sync::Semaphore;
@@ -13,11 +14,15 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::info;
 
 use super::World;
+use super::budget::Budget;
+use super::truth::{Decision, Observer};
 use super::writer::{PodWriter, Written};
 use crate::admission::Validation;
 use crate::admission::answer::Notes;
 use crate::admission::scale_downs::{Plan, PodWrite, ScaleDown, Workload, plan};
-use crate::cost::Stored;
+use crate::api::policies::PolicyKey;
+use crate::cost::outcome::Circumstances;
+use crate::cost::{GovernedPod, Stored};
 use crate::server::metrics::Metrics;
 
 /// Writes under way at once, over all scale-downs. 150 writes, 64 at a time, take 0.3 to 0.5 s on a small API server.
@@ -27,6 +32,9 @@ const PARALLEL_WRITES: usize = 64;
 /// ReplicationController is the later one: nothing else happens between its answer and the choice of victims.
 const SETTLE_AT_PARENT: Duration = Duration::from_millis(100);
 const SETTLE_AT_OWNER: Duration = Duration::from_millis(250);
+
+/// The share of the time to the deadline that a fresh poll may take; writes and the settle time come after it.
+const FRESH_SHARE: f64 = 0.5;
 
 /// How many names a log line has.
 const NAMES: usize = 50;
@@ -44,13 +52,15 @@ struct Carried {
 pub struct ScaleDowns {
     world: Arc<World>,
     writer: Arc<dyn PodWriter>,
+    budget: Arc<Budget>,
+    observer: Arc<Observer>,
     metrics: Arc<Metrics>,
     writes: Semaphore,
 }
 
 impl ScaleDowns {
-    pub fn new(world: Arc<World>, writer: Arc<dyn PodWriter>, metrics: Arc<Metrics>) -> Self {
-        Self { world, writer, metrics, writes: Semaphore::new(PARALLEL_WRITES) }
+    pub fn new(world: Arc<World>, writer: Arc<dyn PodWriter>, budget: Arc<Budget>, observer: Arc<Observer>, metrics: Arc<Metrics>) -> Self {
+        Self { world, writer, budget, observer, metrics, writes: Semaphore::new(PARALLEL_WRITES) }
     }
 
     /// Always allows, at the latest at `deadline`.
@@ -63,7 +73,7 @@ impl ScaleDowns {
         }
         let family = self.world.pods.family(&scale_down.namespace, &scale_down.workload);
         let mut active = family.replica_sets.iter().filter(|(_, pods)| pods.iter().any(|pod| pod.is_active()));
-        let pods = match (active.next(), active.next()) {
+        let (owner, pods) = match (active.next(), active.next()) {
             (None, _) => {
                 self.metrics.scale_downs(door, "not_governed");
                 return Validation::default();
@@ -73,7 +83,11 @@ impl ScaleDowns {
                 self.metrics.scale_downs(door, "rollout");
                 return Validation::default();
             }
-            (Some((_, pods)), None) => pods,
+            (Some((owner, pods)), None) => (owner, pods),
+        };
+        let is_stale = match scale_down.dry_run {
+            true => self.is_stale(pods),
+            false => self.freshen(pods, deadline).await,
         };
         let plan = plan(pods, &family.all, scale_down.to, &self.world.snapshot(), Timestamp::now());
         let written = match scale_down.dry_run || plan.writes.is_empty() {
@@ -88,7 +102,39 @@ impl ScaleDowns {
             () => "written",
         };
         self.metrics.scale_downs(door, outcome);
-        self.note(scale_down, &plan, &written)
+        let validation = self.note(scale_down, &plan, &written, is_stale);
+        if !scale_down.dry_run {
+            let how = Circumstances { incomplete: written.late || written.refused > 0, stale: is_stale };
+            let policy = pods.iter().find_map(|pod| Some(self.world.costs.get(&pod.uid)?.policy.key().clone()));
+            let (go, owner) = (plan.victims.len(), owner.as_str().into());
+            self.observer.watch(scale_down, Decision { owner, go, written: written.seen, how, policy, pods: plan.pods });
+        }
+        validation
+    }
+
+    /// Asks for one more poll where the costs of these pods rest on samples that are too old, and says whether they still do.
+    async fn freshen(&self, pods: &[Arc<GovernedPod>], deadline: Instant) -> bool {
+        if !self.is_stale(pods) {
+            return false;
+        }
+        // What comes after must have its time too.
+        let limit = Instant::now() + deadline.saturating_duration_since(Instant::now()).mul_f64(FRESH_SHARE);
+        let policies: BTreeSet<PolicyKey> =
+            pods.iter().filter_map(|pod| Some(self.world.costs.get(&pod.uid)?.policy.key().clone())).collect();
+        let asked = join_all(policies.iter().map(|policy| self.world.fresh.ask(policy, limit))).await;
+        let is_stale = self.is_stale(pods);
+        let result = match (asked.iter().all(|fresh| *fresh), is_stale) {
+            (true, false) => "fresh",
+            (true, true) => "still_stale",
+            (false, _) => "late",
+        };
+        self.metrics.fresh_polls(result);
+        is_stale
+    }
+
+    fn is_stale(&self, pods: &[Arc<GovernedPod>]) -> bool {
+        let now = Timestamp::now();
+        pods.iter().filter(|pod| pod.is_active()).any(|pod| self.world.costs.get(&pod.uid).is_some_and(|cost| cost.is_stale(now)))
     }
 
     /// Writes in parallel, waits until our own watch shows it, then for the settle time.
@@ -99,7 +145,7 @@ impl ScaleDowns {
         };
         let (seen, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let writes = async {
-            let mut under_way: FuturesUnordered<_> = plan.writes.iter().map(|write| self.write_and_see(write)).collect();
+            let mut under_way: FuturesUnordered<_> = plan.writes.iter().map(|write| self.write_and_see(write, deadline)).collect();
             while let Some(outcome) = under_way.next().await {
                 let count = if outcome == Written::Refused { &refused } else { &seen };
                 count.fetch_add(1, Ordering::Relaxed);
@@ -112,7 +158,12 @@ impl ScaleDowns {
         Carried { seen: seen.into_inner(), refused: refused.into_inner(), late }
     }
 
-    async fn write_and_see(&self, write: &PodWrite) -> Written {
+    async fn write_and_see(&self, write: &PodWrite, deadline: Instant) -> Written {
+        let Some(begin) = self.budget.reserve(&write.policy, deadline) else {
+            self.metrics.pod_writes("over_budget");
+            return Written::Refused;
+        };
+        sleep_until(begin).await;
         let permit = self.writes.acquire().await;
         let outcome = self.writer.write(write).await;
         drop(permit);
@@ -136,7 +187,7 @@ impl ScaleDowns {
         }
     }
 
-    fn note(&self, scale_down: &ScaleDown, plan: &Plan, written: &Carried) -> Validation {
+    fn note(&self, scale_down: &ScaleDown, plan: &Plan, written: &Carried, is_stale: bool) -> Validation {
         let victims = plan.victims.iter().take(NAMES).map(String::as_str).collect::<Vec<_>>().join(",");
         info!(
             namespace = scale_down.namespace,
@@ -150,6 +201,7 @@ impl ScaleDowns {
             refused = written.refused,
             withheld = plan.withheld,
             late = written.late,
+            stale = is_stale,
             victims,
             "scale-down"
         );
@@ -159,9 +211,14 @@ impl ScaleDowns {
             audit: BTreeMap::from([("scale-down-written", format!("{} of {}", written.seen, plan.writes.len()))]),
         };
         if written.late || written.refused > 0 {
-            let why = if written.late { "in time" } else { "as far as the API server lets us" };
+            let why = if written.late { "in time" } else { "as far as the API server and the write budget let us" };
             let counts = format!("{} of {}", written.seen, plan.writes.len());
             notes.warnings.push(format!("pecking-order: {counts} deletion costs were written {why}; busy pods may go"));
+        }
+        if is_stale {
+            notes
+                .warnings
+                .push("pecking-order: the work of some pods could not be measured just now; their last known values were used".into());
         }
         Validation { denial: None, notes }
     }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
@@ -15,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
-use super::conditions::{self, Said};
+use super::conditions::{self, NONE_HONOURED, Said};
 use super::leadership::Leadership;
 use crate::api::policies::PolicyKey;
 use crate::api::{CostPolicy, DeletionCostPolicy};
@@ -41,9 +42,30 @@ const WRITE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Something to say about an object of ours.
 enum Report {
-    Document { resource: ApiResource, object: Box<DynamicObject>, ready: Said },
-    Poll { key: PolicyKey, said: Vec<Said>, counts: Value, time: Timestamp },
-    Gone { kind: String, key: PolicyKey },
+    Document {
+        resource: ApiResource,
+        object: Box<DynamicObject>,
+        ready: Said,
+    },
+    Poll {
+        key: PolicyKey,
+        said: Vec<Said>,
+        counts: Value,
+        time: Timestamp,
+    },
+    /// Only the replica that admitted it knows of a scale-down, so that one says it, leader or not.
+    ScaleDown {
+        key: PolicyKey,
+        last: Value,
+    },
+    Event {
+        about: Box<ObjectReference>,
+        event: Event,
+    },
+    Gone {
+        kind: String,
+        key: PolicyKey,
+    },
 }
 
 /// Takes what there is to say, and writes it in a task of its own: nothing waits for it.
@@ -63,6 +85,15 @@ impl Reporter {
     pub fn document(&self, resource: &ApiResource, object: DynamicObject, result: Result<(), (&'static str, String)>) {
         let ready = Said::ready(result);
         self.send(Report::Document { resource: resource.clone(), object: Box::new(object), ready });
+    }
+
+    /// What the last scale-down of a policy's pods came to.
+    pub fn scale_down(&self, policy: &PolicyKey, last: Value) {
+        self.send(Report::ScaleDown { key: policy.clone(), last });
+    }
+
+    pub fn event(&self, about: ObjectReference, event: Event) {
+        self.send(Report::Event { about: Box::new(about), event });
     }
 
     pub fn gone(&self, kind: &str, key: &PolicyKey) {
@@ -116,6 +147,8 @@ struct Entry {
     /// As they stand on the object, as far as we know.
     conditions: Vec<Condition>,
     wanted: BTreeMap<&'static str, Said>,
+    /// Whether this version is in force, by itself.
+    ready: Said,
     counts: Value,
     polled: Option<Timestamp>,
     /// The counts that were written last, and when.
@@ -129,13 +162,20 @@ async fn run(client: Client, leadership: Leadership, mut reports: mpsc::Unbounde
     let recorder = Recorder::new(client.clone(), reporter);
     let mut entries = Entries::new();
     loop {
-        match timeout(TICK, reports.recv()).await {
+        let mut news = match timeout(TICK, reports.recv()).await {
             Ok(None) => return,
-            Ok(Some(report)) => take(&mut entries, report),
-            Err(_) => {}
-        }
+            Ok(Some(report)) => vec![report],
+            Err(_) => vec![],
+        };
         while let Ok(report) = reports.try_recv() {
-            take(&mut entries, report);
+            news.push(report);
+        }
+        for report in news {
+            match report {
+                Report::ScaleDown { key, last } => write_last_scale_down(&client, &key, last).await,
+                Report::Event { about, event } => publish(&recorder, &about, event).await,
+                report => take(&mut entries, report),
+            }
         }
         for entry in entries.values_mut().filter(|entry| entry.is_due()) {
             if !leadership.is_mine() {
@@ -157,6 +197,7 @@ fn take(entries: &mut Entries, report: Report) {
                 object: *object.clone(),
                 conditions: vec![],
                 wanted: BTreeMap::new(),
+                ready: ready.clone(),
                 counts: json!({}),
                 polled: None,
                 written: None,
@@ -165,8 +206,8 @@ fn take(entries: &mut Entries, report: Report) {
                 // Deleted and made anew: nothing that was said about the old one holds.
                 (entry.wanted, entry.counts, entry.polled, entry.written) = (BTreeMap::new(), json!({}), None, None);
             }
-            (entry.object, entry.conditions) = (*object, conditions);
-            entry.wanted.insert(ready.type_, ready);
+            (entry.object, entry.conditions, entry.ready) = (*object, conditions, ready);
+            entry.settle_ready();
         }
         Report::Poll { key, said, counts, time } => {
             // A poll that overtakes its document is followed by another.
@@ -175,15 +216,48 @@ fn take(entries: &mut Entries, report: Report) {
                 entry.wanted.retain(|type_, _| !polled.contains(type_));
                 entry.wanted.extend(said.into_iter().map(|said| (said.type_, said)));
                 (entry.counts, entry.polled) = (counts, Some(time));
+                entry.settle_ready();
             }
         }
         Report::Gone { kind, key } => {
             entries.remove(&(kind, key));
         }
+        // These are written as they come.
+        Report::ScaleDown { .. } | Report::Event { .. } => {}
+    }
+}
+
+async fn write_last_scale_down(client: &Client, key: &PolicyKey, last: Value) {
+    let api: Api<DeletionCostPolicy> = Api::namespaced(client.clone(), &key.namespace);
+    let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
+    let patch = json!({ "status": { "lastScaleDown": last } });
+    match timeout(WRITE_LIMIT, api.patch_status(&key.name, &params, &Patch::Merge(&patch))).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(kube::Error::Api(status))) if status.is_not_found() => {}
+        Ok(Err(e)) => warn!(namespace = key.namespace, policy = key.name, error = %e, "cannot note the last scale-down"),
+        Err(_) => warn!(namespace = key.namespace, policy = key.name, "cannot note the last scale-down in time"),
+    }
+}
+
+async fn publish(recorder: &Recorder, about: &ObjectReference, event: Event) {
+    match timeout(WRITE_LIMIT, recorder.publish(&event, about)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(e)) => warn!(error = %e, reason = event.reason, "cannot write an Event"),
+        Err(_) => warn!(reason = event.reason, "cannot write an Event in time"),
     }
 }
 
 impl Entry {
+    /// A policy of which no pod can have a cost that counts is as good as not in force.
+    fn settle_ready(&mut self) {
+        let in_vain = self.wanted.get("TargetsHonourCost").filter(|said| said.reason == NONE_HONOURED && !self.ready.is_trouble);
+        let ready = match in_vain {
+            Some(said) => Said { type_: "Ready", ..said.clone() },
+            None => self.ready.clone(),
+        };
+        self.wanted.insert("Ready", ready);
+    }
+
     fn find(&self, type_: &str) -> Option<&Condition> {
         self.conditions.iter().find(|condition| condition.type_ == type_)
     }
@@ -238,7 +312,7 @@ impl Entry {
                 let events = self.events();
                 self.conditions = conditions;
                 for event in events {
-                    self.publish(recorder, event).await;
+                    publish(recorder, &self.object.object_ref(&self.resource), event).await;
                 }
                 return;
             }
@@ -264,15 +338,6 @@ impl Entry {
             secondary: None,
         };
         self.wanted.values().filter(turned).map(event).collect()
-    }
-
-    async fn publish(&self, recorder: &Recorder, event: Event) {
-        let reference = self.object.object_ref(&self.resource);
-        match timeout(WRITE_LIMIT, recorder.publish(&event, &reference)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(e)) => warn!(error = %e, reason = event.reason, "cannot write an Event"),
-            Err(_) => warn!(reason = event.reason, "cannot write an Event in time"),
-        }
     }
 }
 

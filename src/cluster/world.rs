@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
+use super::fresh::FreshPolls;
 use super::pods::PodStore;
 use crate::admission::Snapshot;
 use crate::api::Policies;
@@ -18,6 +19,7 @@ pub struct World {
     pub classes: ArcSwap<Classes>,
     pub costs: CostCache,
     pub pods: PodStore,
+    pub fresh: FreshPolls,
     policies_known: AtomicBool,
     pools_known: AtomicBool,
     classes_known: AtomicBool,
@@ -32,6 +34,7 @@ impl Default for World {
             classes: ArcSwap::default(),
             costs: CostCache::default(),
             pods: PodStore::default(),
+            fresh: FreshPolls::default(),
             policies_known: AtomicBool::new(false),
             pools_known: AtomicBool::new(false),
             classes_known: AtomicBool::new(false),

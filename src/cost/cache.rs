@@ -8,6 +8,8 @@ use arc_swap::ArcSwap;
 use moka::Expiry;
 use moka::sync::Cache;
 
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
 use super::Stored;
 use super::score::Basis;
 use crate::api::CostPolicy;
@@ -25,11 +27,24 @@ pub struct Cost {
     pub stale: bool,
     /// It yields to the measured work of another pod, so it says more than that nothing is known.
     pub yields: bool,
+    /// When the oldest sample that it rests on was taken; none where it rests on no sample.
+    pub sampled: Option<Timestamp>,
     /// The policy as it was when the cost was computed. Whether it may be written is up to the one in force.
     pub policy: Arc<CostPolicy>,
 }
 
 impl Cost {
+    /// A cost that rests on no sample.
+    pub fn unmeasured(value: i32, basis: Basis, policy: Arc<CostPolicy>) -> Self {
+        Self { value, basis, stale: false, yields: false, sampled: None, policy }
+    }
+
+    /// Whether it rests on a sample that is older by now than the policy allows to be current.
+    pub fn is_stale(&self, now: Timestamp) -> bool {
+        let max_age = SignedDuration::from_secs(self.policy.spec.samples.max_age_seconds.into());
+        self.stale || self.sampled.is_some_and(|sampled| now.duration_since(sampled) > max_age)
+    }
+
     /// The value that should stand on a pod where `stored` does, if it may be written there. What is unknown replaces
     /// nothing that was known.
     pub fn replaces(&self, stored: Stored, in_force: &CostPolicy) -> Option<i32> {

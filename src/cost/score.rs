@@ -22,6 +22,8 @@ pub struct Score {
     pub stale: bool,
     /// It yields to the measured work of another pod of its ReplicaSet.
     pub yields: bool,
+    /// When the oldest sample that it rests on was taken.
+    pub sampled: Option<Timestamp>,
 }
 
 /// What decided the cost.
@@ -111,12 +113,17 @@ pub fn least_work<'a>(pods: &'a [impl AsRef<GovernedPod>], scores: &[Score]) -> 
 
 fn score_alone(policy: &CostPolicy, pod: &GovernedPod, readings: &Readings, counts: &[bool], now: Timestamp) -> Score {
     let spec = &policy.spec;
-    let (mut work, mut stale, mut unknown) = (0.0, false, false);
+    let (mut work, mut stale, mut unknown, mut sampled) = (0.0, false, false, None::<Timestamp>);
+    let mut rests_on = |time: Timestamp| sampled = Some(sampled.map_or(time, |oldest| oldest.min(time)));
     let of_pod = policy.signals.iter().zip(readings.of_pod(policy, &pod.uid, now)).zip(counts);
     for ((signal, reading), _) in of_pod.filter(|(_, counts)| **counts) {
         match reading {
-            Reading::Current(sample) => work += signal.points(sample.value),
+            Reading::Current(sample) => {
+                rests_on(sample.time);
+                work += signal.points(sample.value);
+            }
             Reading::LastKnown(sample) => {
+                rests_on(sample.time);
                 stale = true;
                 work += signal.points(sample.value);
             }
@@ -141,7 +148,7 @@ fn score_alone(policy: &CostPolicy, pod: &GovernedPod, readings: &Readings, coun
     } else {
         (Basis::Idle, 0)
     };
-    Score { cost, basis, stale, yields: false }
+    Score { cost, basis, stale, yields: false, sampled }
 }
 
 /// Rounds to the nearest multiple of `resolution`, within 0 and `maxCost`.

@@ -11,6 +11,7 @@ use kube::Client;
 use serde::Deserialize;
 
 use crate::api::documents;
+use crate::cluster::budget::Limits;
 use crate::cluster::governance::Backends;
 use crate::signals::BackendConfig;
 
@@ -31,6 +32,9 @@ pub struct Config {
     pub backends: BTreeMap<String, BackendConfig>,
     #[serde(default)]
     pub log: Log,
+    /// How many costs may be written.
+    #[serde(default)]
+    pub writes: Limits,
     /// How long after SIGTERM reviews are still accepted: the API server needs a moment to stop sending them.
     #[serde(default = "default_drain_seconds")]
     pub drain_seconds: u64,
@@ -104,6 +108,9 @@ impl Config {
         })?;
         let drain = config.drain_seconds;
         anyhow::ensure!(drain <= 300, "{}: drainSeconds: found {drain}, wanted 0 to 300", file.display());
+        if let Some(problem) = config.writes.problem() {
+            anyhow::bail!("{}: {problem}", file.display());
+        }
         Ok(config)
     }
 

@@ -30,7 +30,8 @@ const POLL_BUCKETS: [f64; 8] = [0.005, 0.025, 0.1, 0.25, 1.0, 2.5, 10.0, 30.0];
 struct Pair<const A: usize>(String, &'static str);
 
 /// The label names of a [`Pair`], by its index.
-const NAMES: [[&str; 2]; 4] = [["hook", "outcome"], ["backend", "result"], ["door", "outcome"], ["backend", "outcome"]];
+const NAMES: [[&str; 2]; 5] =
+    [["hook", "outcome"], ["backend", "result"], ["door", "outcome"], ["backend", "outcome"], ["door", "verdict"]];
 
 impl<const A: usize> EncodeLabelSet for Pair<A> {
     fn encode(&self, encoder: &mut LabelSetEncoder) -> Result<(), std::fmt::Error> {
@@ -56,6 +57,9 @@ pub struct Metrics {
     censuses: Mutex<HashMap<PolicyKey, Census>>,
     scale_downs: Family<Pair<2>, Counter>,
     pod_writes: Family<One, Counter>,
+    fresh_polls: Family<One, Counter>,
+    observed: Family<Pair<4>, Counter>,
+    victims: Family<Pair<2>, Counter>,
     governed_pods: Gauge,
     cached_costs: Gauge,
     certificate_expiry: Gauge<f64, AtomicU64>,
@@ -77,6 +81,9 @@ impl Default for Metrics {
             censuses: Mutex::default(),
             scale_downs: Family::default(),
             pod_writes: Family::default(),
+            fresh_polls: Family::default(),
+            observed: Family::default(),
+            victims: Family::default(),
             governed_pods: Gauge::default(),
             cached_costs: Gauge::default(),
             certificate_expiry: Gauge::default(),
@@ -98,6 +105,9 @@ impl Default for Metrics {
         registry.register("oldest_sample_age_seconds", "Age of the oldest sample that a cost rests on", metrics.oldest_sample.clone());
         registry.register("scale_downs", "Scale-downs, by door and outcome", metrics.scale_downs.clone());
         registry.register("pod_writes", "Costs written to pods of our own accord, by result", metrics.pod_writes.clone());
+        registry.register("fresh_polls", "Polls out of turn that scale-downs asked for, by result", metrics.fresh_polls.clone());
+        registry.register("scale_downs_observed", "Scale-downs by what they came to, by door and verdict", metrics.observed.clone());
+        registry.register("victims", "Pods removed in scale-downs, by door and outcome", metrics.victims.clone());
         registry.register("governed_pods", "Pods that a policy governs", metrics.governed_pods.clone());
         registry.register("cached_costs", "Costs in the cache", metrics.cached_costs.clone());
         registry.register("certificate_expiry_timestamp_seconds", "When the serving certificate ends", metrics.certificate_expiry.clone());
@@ -150,6 +160,18 @@ impl Metrics {
 
     pub fn scale_downs(&self, door: &'static str, outcome: &'static str) {
         self.scale_downs.get_or_create(&Pair(door.into(), outcome)).inc();
+    }
+
+    pub fn fresh_polls(&self, result: &'static str) {
+        self.fresh_polls.get_or_create(&[("result", result)]).inc();
+    }
+
+    /// What a scale-down came to, and how many of its victims were right and wrong.
+    pub fn scale_down_outcomes(&self, door: &'static str, verdict: &'static str, right: usize, wrong: usize) {
+        self.observed.get_or_create(&Pair(door.into(), verdict)).inc();
+        for (outcome, count) in [("right", right), ("wrong", wrong)] {
+            self.victims.get_or_create(&Pair(door.into(), outcome)).inc_by(count as u64);
+        }
     }
 
     pub fn pod_writes(&self, result: &'static str) {

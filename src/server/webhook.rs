@@ -318,12 +318,17 @@ fn plain(status: StatusCode, text: &str) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::budget::{Budget, Limits};
+    use crate::cluster::truth::Observer;
 
     fn webhook() -> Webhook {
         let world = Arc::new(World::default());
         let writer = Arc::new(crate::cluster::standalone::MemoryWriter { world: world.clone() });
         let metrics = Arc::new(Metrics::default());
-        Webhook::new(world.clone(), Arc::default(), ScaleDowns::new(world, writer, metrics.clone()), metrics, Arc::default())
+        let budget = Arc::new(Budget::new(Limits::default()));
+        let observer = Observer::new(world.clone(), metrics.clone(), None);
+        let scale_downs = ScaleDowns::new(world.clone(), writer, budget, observer, metrics.clone());
+        Webhook::new(world, Arc::default(), scale_downs, metrics, Arc::default())
     }
 
     /// Webhook case 2 (c).

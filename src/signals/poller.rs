@@ -14,7 +14,7 @@ use super::report::{Outcome, Poll};
 use super::{Query, Shared};
 use crate::api::CostPolicy;
 use crate::cluster::status::PollReporter;
-use crate::cluster::{World, jitter};
+use crate::cluster::{World, fresh, jitter};
 use crate::cost::census::Census;
 use crate::cost::readings::{Readings, Taken};
 use crate::cost::score::Score;
@@ -50,6 +50,7 @@ impl Poller {
 
     /// Polls for as long as it is not dropped.
     pub async fn run(mut self, polled: watch::Sender<bool>, mut reporter: PollReporter) {
+        let mut requests = self.world.fresh.register(self.policy.key());
         let period = Duration::from_secs(self.policy.spec.poll_seconds.into());
         // The first poll comes within a second, since nothing is known before it. The others are spread over the period: a
         // thousand policies that were read together must not poll together for ever.
@@ -61,9 +62,18 @@ impl Poller {
         let mut ticks = tokio::time::interval_at(Instant::now() + period.mul_f64(share), period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            ticks.tick().await;
+            // In turn, or out of turn for who cannot wait.
+            let mut waiting = Vec::new();
+            tokio::select! {
+                _ = ticks.tick() => {}
+                Some(request) = requests.recv() => waiting.push(request),
+            }
+            while let Ok(request) = requests.try_recv() {
+                waiting.push(request);
+            }
             let poll = self.poll(Timestamp::now()).await;
             reporter.report(&self.policy, poll);
+            fresh::answer(waiting);
         }
     }
 
@@ -125,8 +135,8 @@ impl Poller {
         self.world.costs.set_least_work(self.policy.key(), least_work);
         for (pod, score) in pods.iter().zip(scores) {
             self.metrics.cost(score.cost);
-            let cost =
-                Cost { value: score.cost, basis: score.basis, stale: score.stale, yields: score.yields, policy: self.policy.clone() };
+            let Score { cost: value, basis, stale, yields, sampled } = *score;
+            let cost = Cost { value, basis, stale, yields, sampled, policy: self.policy.clone() };
             let before = self.world.costs.replace(&pod.uid, cost);
             if before.is_none_or(|before| before.value != score.cost) {
                 debug!(namespace = pod.namespace, pod = pod.name, cost = score.cost, from = score.basis.as_str(), "cost changed");

@@ -22,6 +22,8 @@ pub const TESTS: &[(&str, Test)] = &[
     ("scale_downs::a_replica_set_removes_the_right_pods", |cluster| through(cluster, Door::ReplicaSet)),
     ("scale_downs::a_replication_controller_removes_the_right_pods", |cluster| through(cluster, Door::ReplicationController)),
     ("scale_downs::an_argo_rollout_gets_the_right_costs", an_argo_rollout),
+    ("scale_downs::dc_04_old_samples_are_measured_again_first", dc_04_old_samples),
+    ("scale_downs::a_busy_pod_that_is_not_ready_goes_and_that_is_said", outranked_by_readiness),
     ("scale_downs::a_dry_run_writes_nothing", a_dry_run_writes_nothing),
     ("scale_downs::a_rollout_finishes", a_rollout_finishes),
 ];
@@ -141,7 +143,91 @@ fn through(cluster: &'static Cluster, door: Door) -> anyhow::Result<()> {
         }
         _ => ensure!(right == all, "{right} of {all} victims right, wanted all"),
     }
+    observed(cluster, door, namespace, right == all)
+}
+
+/// What the product itself says of these scale-downs, afterwards.
+fn observed(cluster: &'static Cluster, door: Door, namespace: &str, all_right: bool) -> anyhow::Result<()> {
+    let series = match door {
+        Door::KubectlScale => "deployments/scale",
+        Door::Apply => "deployments",
+        Door::ReplicaSet => "replicasets/scale",
+        Door::ReplicationController => "replicationcontrollers/scale",
+        // The other Deployments share its door.
+        Door::Hpa => return Ok(()),
+    };
+    let verdicts =
+        |verdict: &str| cluster.metric(&format!("pecking_order_scale_downs_observed_total{{door=\"{series}\",verdict=\"{verdict}\"}}"));
+    let right = verdicts("right")?;
+    ensure!(!all_right || right >= door.rounds() as f64, "{right} scale-downs are said to be right");
+    let last = cluster.admin.get(&["dcp", "web", "-n", namespace])?["status"]["lastScaleDown"].clone();
+    ensure!(!all_right || (last["outcome"] == "right" && last["from"] == PODS && last["to"] == PODS - GO && last["wrong"] == 0), "{last}");
     Ok(())
+}
+
+/// DC-04: what was measured 40 s ago does not decide; it is measured again, within the deadline.
+fn dc_04_old_samples(cluster: &'static Cluster) -> anyhow::Result<()> {
+    let namespace = "old-samples";
+    // The next poll by itself comes in an hour.
+    let samples = json!({"maxAgeSeconds": 3, "keepLastSeconds": 7200});
+    cluster.make_namespace(namespace)?;
+    cluster.admin.apply(&workload("Deployment", namespace, 4).to_string())?;
+    block_on(async {
+        let pods = names(&cluster.pods(namespace, 4).await?);
+        let at_work = |busy: &[usize]| {
+            cluster
+                .exporter
+                .set(namespace, (0..4).map(|i| (pods[i].clone(), if busy.contains(&i) { 9.0 } else { 0.0 })).collect::<Vec<_>>())
+        };
+        at_work(&[0, 1]);
+        sleep(Duration::from_secs(2)).await;
+        cluster.admin.apply(&policy(namespace, json!({"newPodSeconds": 0, "pollSeconds": 3600, "samples": samples})).to_string())?;
+        // Long enough for both replicas to poll, and for their samples to be too old; meanwhile the work moves.
+        sleep(Duration::from_secs(3)).await;
+        at_work(&[2, 3]);
+        sleep(Duration::from_secs(5)).await;
+        let fresh = || cluster.metric(r#"pecking_order_fresh_polls_total{result="fresh"}"#);
+        let before = fresh()?;
+        cluster.admin.run(&["scale", "deployment/web", "-n", namespace, "--replicas=2"])?;
+        let mut left = names(&cluster.pods(namespace, 2).await?);
+        left.sort();
+        let mut busy = vec![pods[2].clone(), pods[3].clone()];
+        busy.sort();
+        ensure!(left == busy, "{left:?} are left, {busy:?} are at work");
+        ensure!(fresh()? > before, "there was no fresh poll");
+        Ok(())
+    })
+}
+
+/// DC-10: Kubernetes removes what is not Ready first. That is counted, and said on the workload.
+fn outranked_by_readiness(cluster: &'static Cluster) -> anyhow::Result<()> {
+    let namespace = "outranked";
+    cluster.deploy(namespace, json!({"newPodSeconds": 0}), 3)?;
+    block_on(async {
+        let pods = names(&cluster.pods(namespace, 3).await?);
+        cluster.exporter.set(namespace, pods.iter().enumerate().map(|(i, pod)| (pod.clone(), if i == 0 { 95.0 } else { 0.0 })));
+        let unready = r#"{"status": {"conditions": [{"type": "Ready", "status": "False"}]}}"#;
+        cluster.admin.run(&["patch", "pod", &pods[0], "-n", namespace, "--subresource=status", "-p", unready])?;
+        sleep(MEASURED).await;
+        let counted =
+            || cluster.metric(r#"pecking_order_scale_downs_observed_total{door="deployments/scale",verdict="outranked_by_readiness"}"#);
+        let before = counted()?;
+        cluster.admin.run(&["scale", "deployment/web", "-n", namespace, "--replicas=2"])?;
+        let left = names(&cluster.pods(namespace, 2).await?);
+        ensure!(!left.contains(&pods[0]), "the pod that is not Ready stayed, so this proves nothing");
+        control_plane::wait_for("the verdict", Duration::from_secs(10), || (counted().ok()? == before + 1.0).then_some(()))?;
+        let event = control_plane::wait_for("the Event", Duration::from_secs(10), || {
+            let events = cluster.admin.get(&["events", "-n", namespace, "--field-selector=reason=BusyPodsRemoved"]).ok()?;
+            events["items"].as_array()?.first().cloned()
+        })?;
+        ensure!(
+            event["involvedObject"]["kind"] == "Deployment" && event["message"].as_str().is_some_and(|m| m.contains(&pods[0])),
+            "{event}"
+        );
+        let last = cluster.admin.get(&["dcp", "web", "-n", namespace])?["status"]["lastScaleDown"].clone();
+        ensure!(last["outcome"] == "outranked_by_readiness" && last["wrong"] == 1, "{last}");
+        Ok(())
+    })
 }
 
 /// As Argo Rollouts defines it, as far as scaling goes. Its controller is played by the test.

@@ -97,6 +97,8 @@ fn dc_48_stateful_set(cluster: &'static Cluster) -> anyhow::Result<()> {
         said["reason"] == "NoneHonoured" && said["message"].as_str().is_some_and(|m| m.contains("controlled by a StatefulSet")),
         "{said}"
     );
+    let ready = condition(cluster, namespace, "Ready", "False")?;
+    ensure!(ready["reason"] == "NoneHonoured", "{ready}");
     // Together with a Deployment only its pods get a cost.
     cluster.admin.apply(&workload("Deployment", namespace, 1).to_string())?;
     block_on(async {
@@ -108,7 +110,8 @@ fn dc_48_stateful_set(cluster: &'static Cluster) -> anyhow::Result<()> {
         wait_for("SomeNotHonoured", Duration::from_secs(20), || {
             let said = condition(cluster, namespace, "TargetsHonourCost", "False").ok()?;
             (said["reason"] == "SomeNotHonoured").then_some(())
-        })
+        })?;
+        condition(cluster, namespace, "Ready", "True").map(|_| ())
     })
 }
 
