@@ -18,7 +18,7 @@ use pecking_order::cost::pod::Phase;
 use pecking_order::cost::{GovernedPod, Stored};
 use pecking_order::server::metrics::Metrics;
 use pecking_order::signals::BackendConfig;
-use pecking_order::signals::poller::Poller;
+use pecking_order::signals::poller::{Known, Poller};
 use serde_json::json;
 
 const SIGNALS: usize = 6;
@@ -130,9 +130,9 @@ fn measure(pods: usize, url: &str) {
     let world = Arc::new(World::default());
     world.update_policies(|policies| policies.with_policy(policy.clone()));
     let id = std::process::id();
-    let mut poller = Poller::new(policy.clone(), backend, world.clone(), Arc::new(Metrics::default()));
+    let poller = Poller::new(policy.clone(), backend, world.clone(), Arc::new(Metrics::default()), Known::default());
     // Whatever the first poll allocates for good is not a pod's.
-    runtime.block_on(poller.poll(Timestamp::now()));
+    runtime.block_on(poller.poll());
     let before = memory_kib(id).unwrap();
     for index in (0..pods).step_by(50) {
         let uid = pod(index).owner.to_string();
@@ -140,11 +140,11 @@ fn measure(pods: usize, url: &str) {
     }
     (0..pods).for_each(|index| world.pods.apply(policy.key(), pod(index)));
     for _ in 0..3 {
-        runtime.block_on(poller.poll(Timestamp::now()));
+        runtime.block_on(poller.poll());
     }
     let (ticks, started) = (cpu_ticks(id).unwrap(), Instant::now());
     for _ in 0..POLLS {
-        runtime.block_on(poller.poll(Timestamp::now()));
+        runtime.block_on(poller.poll());
     }
     let wall = started.elapsed() / POLLS;
     let cpu = Duration::from_millis((cpu_ticks(id).unwrap() - ticks) * 10) / POLLS;

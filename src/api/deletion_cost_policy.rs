@@ -61,6 +61,10 @@ const MAX_COST: i32 = 1_000_000;
         .message("wanted a query, a weight and a cap in each, where there is no preset to take them from").field_path(".signals"),
     validation = Rule::new("self.signals.all(s, (!has(s.weight) || s.weight > 0.0) && (!has(s.cap) || s.cap > 0.0))")
         .message("wanted a weight and a cap above 0").field_path(".signals"),
+    validation = Rule::new("(has(self.selector.matchLabels) && size(self.selector.matchLabels) > 0) || (has(self.selector.matchExpressions) && size(self.selector.matchExpressions) > 0)")
+        .message("found a selector that names no label, wanted labels that the pods have: without one, every pod of the namespace would match").field_path(".selector"),
+    validation = Rule::new("self.edgeCases.terminating <= self.maxCost && (self.edgeCases.notReady <= self.maxCost || self.edgeCases.notReady == 50) && (self.edgeCases.newPod <= self.maxCost || self.edgeCases.newPod == 500) && (self.edgeCases.noMetrics <= self.maxCost || self.edgeCases.noMetrics == 500)")
+        .message("wanted costs of at most maxCost").field_path(".edgeCases"),
     validation = Rule::new("self.resolution * 2 <= self.maxCost")
         .message("wanted at most half of maxCost: idle, unknown and busy are at least three steps up to maxCost").field_path(".resolution"),
     validation = Rule::new("self.jitter.min <= self.jitter.max").message("wanted at most jitter.max").field_path(".jitter.min"),
@@ -75,6 +79,7 @@ pub struct DeletionCostPolicySpec {
     pub selector: LabelSelector,
     /// A backend named in the server configuration.
     #[serde(default = "defaults::backend")]
+    #[schemars(length(min = 1, max = 253))]
     pub backend: String,
     /// How a result row names its pod.
     #[serde(default)]
@@ -178,15 +183,18 @@ pub struct SignalSpec {
     pub query: Option<String>,
     /// Points per unit of the signal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1e12))]
     pub weight: Option<f64>,
     /// At most this many points from this signal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1e12))]
     pub cap: Option<f64>,
     /// How values become units.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scale: Option<Scale>,
     /// A value below this counts as zero: what an idle pod measures anyway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1e12))]
     pub ignore_below: Option<f64>,
     /// What it means when the backend has no series for a pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]

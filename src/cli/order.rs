@@ -31,7 +31,7 @@ use crate::cost::{GovernedPod, Signal, Stored};
 use crate::server::config::{Config, Log};
 use crate::server::metrics::Metrics;
 use crate::server::telemetry;
-use crate::signals::poller::Poller;
+use crate::signals::poller::{Known, Poller};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -142,6 +142,13 @@ async fn show(args: Args) -> anyhow::Result<()> {
     if family.replica_sets.is_empty() {
         bail!("{} in namespace {namespace}: found no pods of it that a ReplicaSet or a ReplicationController controls", args.workload);
     }
+    let active = family.replica_sets.iter().filter(|(_, pods)| pods.iter().any(|pod| pod.is_active())).count();
+    if active > 1 && args.replicas.is_some() {
+        bail!(
+            "{}: found {active} ReplicaSets with pods, since a rollout is under way; wanted replicaset/NAME with --replicas",
+            args.workload
+        );
+    }
     let now = Timestamp::now();
     let mut sets: Vec<Vec<Row>> = family
         .replica_sets
@@ -180,12 +187,7 @@ where
 }
 
 /// One poll of every policy of the namespace.
-async fn measure(
-    file: &Path,
-    client: Option<&Client>,
-    namespace: &str,
-    world: &Arc<World>,
-) -> anyhow::Result<HashMap<PolicyKey, Readings>> {
+async fn measure(file: &Path, client: Option<&Client>, namespace: &str, world: &Arc<World>) -> anyhow::Result<HashMap<PolicyKey, Known>> {
     let config = Config::read(file)?;
     let backends = config.build_backends(file.parent().unwrap_or(Path::new(".")), client)?;
     let mut readings = HashMap::new();
@@ -196,10 +198,10 @@ async fn measure(
             continue;
         }
         let Some(backend) = backends.get(&policy.spec.backend) else { continue };
-        let mut poller = Poller::new(policy.clone(), backend.clone(), world.clone(), Arc::new(Metrics::default()));
-        let poll = poller.poll(Timestamp::now()).await;
+        let known = Known::default();
+        let poll = Poller::new(policy.clone(), backend.clone(), world.clone(), Arc::new(Metrics::default()), known.clone()).poll().await;
         PollReporter::new(None).report(policy, poll);
-        readings.insert(policy.key().clone(), poller.into_readings());
+        readings.insert(policy.key().clone(), known);
     }
     Ok(readings)
 }
@@ -210,7 +212,7 @@ fn rows(
     pods: &[Arc<GovernedPod>],
     family: &Family,
     stay: usize,
-    readings: &HashMap<PolicyKey, Readings>,
+    readings: &HashMap<PolicyKey, Known>,
     now: Timestamp,
 ) -> Vec<Row> {
     let plan = plan(pods, &family.all, stay, &world.snapshot(), now);
@@ -229,7 +231,9 @@ fn rows(
         let cost = world.costs.get(&pod.uid);
         let rule =
             order.get(index + 1).map(|next| victims::compare(pod, next, &siblings, now)).filter(|(order, _)| *order != Ordering::Greater);
-        let signals = cost.as_ref().and_then(|cost| Some(parts(readings.get(cost.policy.key())?, &cost.policy, &pod.uid, now)));
+        let signals = cost
+            .as_ref()
+            .and_then(|cost| Some(parts(&readings.get(cost.policy.key())?.lock().ok()?.readings, &cost.policy, &pod.uid, now)));
         Row {
             pod: pod.name.clone(),
             node: pod.node.clone(),

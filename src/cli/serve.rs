@@ -17,6 +17,7 @@ use tokio::time::sleep;
 use tracing::{error, info, warn};
 
 use crate::cluster::budget::Budget;
+use crate::cluster::governance::{self, Governance};
 use crate::cluster::leadership::{self, Elector};
 use crate::cluster::scale_down::ScaleDowns;
 use crate::cluster::standalone::{self, MemoryWriter};
@@ -24,7 +25,7 @@ use crate::cluster::status::Reporter;
 use crate::cluster::truth::Observer;
 use crate::cluster::world::List;
 use crate::cluster::writer::{ApiWriter, PodWriter};
-use crate::cluster::{World, governance, jitter, policies};
+use crate::cluster::{World, jitter, policies};
 use crate::server::certificates::{self, Keeper};
 use crate::server::config::{Certificates, Config};
 use crate::server::connections::Bounded;
@@ -83,8 +84,10 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
         (Some((watching, writing)), _) => {
             if args.policies.is_none() {
                 let elector = Elector::new(writing.clone(), &args.namespace, identity.clone());
-                let told = Reporter::start(writing.clone(), elector.leadership());
-                leases = Some(elector.leases());
+                let leadership = elector.leadership();
+                let (told, telling) = Reporter::new(writing.clone(), leadership.clone());
+                essential.spawn(telling);
+                leases = Some((elector.leases(), leadership));
                 essential.spawn(elector.run());
                 essential.spawn(policies::watch_policies(watching.clone(), world.clone(), backends.clone(), told.clone()));
                 essential.spawn(policies::watch_pools(watching.clone(), world.clone(), backends.clone(), told.clone()));
@@ -104,7 +107,14 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
         [List::Policies, List::Pools].into_iter().for_each(|list| world.has_read(list));
     }
     check_backends(&world, &backends)?;
-    essential.spawn(governance::run(world.clone(), backends.clone(), client.clone(), reporter.clone(), metrics.clone()));
+    let governance = Governance {
+        world: world.clone(),
+        backends: backends.clone(),
+        client: client.clone(),
+        reporter: reporter.clone(),
+        metrics: metrics.clone(),
+    };
+    essential.spawn(governance.run());
 
     let certificates = match (&config.certificates, &args.standalone) {
         // Without a cluster there is no Secret to keep an authority in.
@@ -137,8 +147,8 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
         _ = essential.join_next() => bail!("an essential task has ended; see the log"),
     }
     essential.shutdown().await;
-    if let Some(leases) = leases {
-        leadership::release(leases, &identity).await;
+    if let Some((leases, leadership)) = leases {
+        leadership::release(leases, leadership, &identity).await;
     }
     Ok(())
 }

@@ -87,6 +87,7 @@ fn backend_reachable(policy: &CostPolicy, poll: &Poll) -> Said {
         "timeout" => "Timeout",
         "status" => "ErrorStatus",
         "redirect" => "RedirectRefused",
+        "too_often" => "AskedTooOften",
         "too_large" => "AnswerTooLarge",
         "malformed" => "AnswerMalformed",
         _ => "Unreachable",
@@ -110,22 +111,36 @@ fn series_match(policy: &CostPolicy, poll: &Poll) -> Said {
                 crate::api::deletion_cost_policy::PodKey::Ip(label) => format!("the address of a governed pod in the label `{label}`"),
             };
             let message =
-                format!("signal `{name}`: none of {rows} rows has {key}; their labels are: {labels}. No cost is changed. See spec.podKey");
+                format!("signal `{name}`: none of {rows} rows has {key}; their labels are: {labels}. It changes no cost. See spec.podKey");
             return trouble("NoSeriesMatchTargets", message);
         }
     }
-    let silent: Vec<&str> = by_signal(policy, poll).filter(|(_, outcome)| **outcome == Outcome::NoRows).map(|(name, _)| name).collect();
+    let named = |wanted: &dyn Fn(&Outcome) -> bool| {
+        by_signal(policy, poll).filter(|(_, outcome)| wanted(outcome)).map(|(name, _)| name).collect::<Vec<_>>()
+    };
+    let silent = named(&|outcome| matches!(outcome, Outcome::NoRows { .. }));
+    let left_out = named(&|outcome| *outcome == Outcome::NoRows { left_out: true });
+    let old = named(&|outcome| *outcome == Outcome::AllOld);
     let asked = poll.outcomes.iter().filter(|outcome| !matches!(outcome, Outcome::Failed { .. })).count();
     match (asked, silent.len()) {
         (0, _) => said(Status::Unknown, "NoAnswer", "no query is answered".to_owned()),
+        (_, 0) if !old.is_empty() => trouble(
+            "SamplesTooOld",
+            format!("every sample is older than spec.samples.maxAgeSeconds ({}): {}", policy.spec.samples.max_age_seconds, old.join(", ")),
+        ),
         (_, 0) if poll.outcomes.contains(&Outcome::Doubted) => {
             said(Status::True, "Doubted", "all zero right after an outage; believed if the next poll says so too".to_owned())
         }
         (_, 0) => said(Status::True, "Matching", "the answers are about governed pods".to_owned()),
-        (asked, silent_count) if asked == silent_count => {
-            trouble("NoSeries", format!("no signal has a series for any pod ({}): every pod is unknown", silent.join(", ")))
+        (asked, silent_count) if asked == silent_count => trouble(
+            "NoSeries",
+            format!("no signal has a series for any pod ({}): what is not known from before is unknown", silent.join(", ")),
+        ),
+        _ if left_out.is_empty() => {
+            let kept = policy.spec.samples.keep_last_seconds;
+            trouble("NoSeries", format!("no series for any pod: {}; last known values stand in for {kept} s", silent.join(", ")))
         }
-        _ => trouble("SignalLeftOut", format!("no series for any pod: {}. Left out; the other signals rank alone", silent.join(", "))),
+        _ => trouble("SignalLeftOut", format!("no series for any pod: {}. Left out; the other signals rank alone", left_out.join(", "))),
     }
 }
 
@@ -209,7 +224,7 @@ mod tests {
     }
 
     fn poll(outcomes: [Outcome; 2], census: Census) -> Poll {
-        Poll { time: Timestamp::UNIX_EPOCH, outcomes: outcomes.into(), census, not_honoured: vec![] }
+        Poll { time: Timestamp::UNIX_EPOCH, generation: 1, outcomes: outcomes.into(), census, not_honoured: vec![] }
     }
 
     fn said(policy: &CostPolicy, poll: &Poll, type_: &str) -> (Status, &'static str, String) {
@@ -257,10 +272,22 @@ mod tests {
     #[test]
     fn a_signal_that_nobody_has_is_left_out_by_name() {
         let policy = policy(json!({}));
-        let one = said(&policy, &poll([Outcome::Used, Outcome::NoRows], busy()), "SeriesMatchTargets");
+        let one = said(&policy, &poll([Outcome::Used, Outcome::NoRows { left_out: true }], busy()), "SeriesMatchTargets");
         assert_eq!((one.1, one.2.contains("cpu. Left out")), ("SignalLeftOut", true), "{}", one.2);
-        assert_eq!(said(&policy, &poll([Outcome::NoRows, Outcome::NoRows], busy()), "SeriesMatchTargets").1, "NoSeries");
-        assert_eq!(said(&policy, &poll([Outcome::NoRows, Outcome::NoRows], Census::default()), "SeriesMatchTargets").1, "NoPods");
+        assert_eq!(
+            said(&policy, &poll([Outcome::NoRows { left_out: false }, Outcome::NoRows { left_out: false }], busy()), "SeriesMatchTargets")
+                .1,
+            "NoSeries"
+        );
+        assert_eq!(
+            said(
+                &policy,
+                &poll([Outcome::NoRows { left_out: false }, Outcome::NoRows { left_out: false }], Census::default()),
+                "SeriesMatchTargets"
+            )
+            .1,
+            "NoPods"
+        );
         assert_eq!(said(&policy, &poll([Outcome::Used, Outcome::Doubted], busy()), "SeriesMatchTargets").1, "Doubted");
     }
 

@@ -33,7 +33,7 @@ use crate::cost::score::{self, Basis};
 use crate::cost::{Cost, GovernedPod, Stored};
 use crate::server::metrics::Metrics;
 use crate::signals::Shared;
-use crate::signals::poller::Poller;
+use crate::signals::poller::{Known, Poller};
 
 /// Pods per page of a list. A pod is up to 90 KB in memory while it is read, and there may be hundreds of thousands.
 const PAGE: u32 = 100;
@@ -56,6 +56,15 @@ impl Task {
     }
 }
 
+impl Task {
+    /// Ends the task, and waits until it has ended: what it knows may be forgotten then, and is not put back.
+    async fn stop(mut self) {
+        self.0.abort();
+        // It was aborted, so it ends in an error.
+        let _ = (&mut self.0).await;
+    }
+}
+
 impl Drop for Task {
     fn drop(&mut self) {
         self.0.abort();
@@ -66,89 +75,126 @@ struct Governed {
     policy: Arc<CostPolicy>,
     /// True once its pods have been listed and a first poll has been tried.
     polled: watch::Receiver<bool>,
-    _tasks: Vec<Task>,
+    known: Known,
+    tasks: Vec<Task>,
 }
 
-/// Follows the policies in force for as long as it is polled. Without a client the pods are those of files.
-pub async fn run(world: Arc<World>, backends: Arc<Backends>, client: Option<Client>, reporter: Option<Reporter>, metrics: Arc<Metrics>) {
-    let mut changes = world.policy_changes();
-    let mut governed: HashMap<PolicyKey, Governed> = HashMap::new();
-    let mut namespaces: HashMap<String, Task> = HashMap::new();
-    let mut announcing = None;
-    let lists = Arc::new(Semaphore::new(PARALLEL_LISTS));
-    while changes.changed().await.is_ok() {
-        // In this order: once the policies are known, all of them are in what is read next.
-        let knows_policies = world.knows(List::Policies);
-        let policies = world.policies();
-        let wanted: HashMap<PolicyKey, &Arc<CostPolicy>> = policies.policies().map(|policy| (policy.key().clone(), policy)).collect();
-        let gone: Vec<PolicyKey> = governed.keys().filter(|key| !wanted.contains_key(key)).cloned().collect();
-        for key in gone {
-            // First its tasks, then what they know.
-            governed.remove(&key);
-            world.pods.forget_policy(&key);
-            world.costs.forget_policy(&key);
-            world.fresh.forget_policy(&key);
-            metrics.forget_policy(&key);
-            info!(namespace = key.namespace, policy = key.name, "policy is gone");
+impl Governed {
+    async fn stop(self) {
+        for task in self.tasks {
+            task.stop().await;
         }
-        for (key, policy) in wanted {
-            if governed.get(&key).is_some_and(|running| Arc::ptr_eq(&running.policy, policy)) {
-                continue;
-            }
-            info!(namespace = key.namespace, policy = key.name, generation = policy.generation, "policy in force");
-            governed.insert(key, start(policy.clone(), &world, &backends, client.as_ref(), reporter.clone(), &metrics, &lists));
-        }
-        if announcing.is_none() && knows_policies {
-            let polled = governed.values().map(|governed| governed.polled.clone()).collect();
-            announcing = Some(Task::spawn(announce(world.clone(), polled)));
-        }
-        if let Some(client) = &client {
-            let in_use: HashSet<&str> = governed.keys().map(|key| key.namespace.as_str()).collect();
-            namespaces.retain(|namespace, _| {
-                let stays = in_use.contains(namespace.as_str());
-                if !stays {
-                    world.pods.retain_replica_sets(namespace, &HashSet::new());
-                }
-                stays
-            });
-            for namespace in in_use {
-                namespaces
-                    .entry(namespace.into())
-                    .or_insert_with(|| Task::spawn(watch_replica_sets(client.clone(), namespace.into(), world.clone())));
-            }
-        }
+    }
+
+    /// What the polls have brought, where it means the same under the changed policy.
+    fn knowledge_for(&self, changed: &CostPolicy) -> Option<Known> {
+        let (old, new) = (&self.policy.spec, &changed.spec);
+        let same = self.policy.signals == changed.signals && old.backend == new.backend && old.pod_key == new.pod_key;
+        same.then(|| self.known.clone())
     }
 }
 
-fn start(
-    policy: Arc<CostPolicy>,
-    world: &Arc<World>,
-    backends: &Backends,
-    client: Option<&Client>,
-    reporter: Option<Reporter>,
-    metrics: &Arc<Metrics>,
-    lists: &Arc<Semaphore>,
-) -> Governed {
-    // A poll before the pods are known would find nobody, and the next one is a period away.
-    let (listed, mut is_listed) = watch::channel(client.is_none());
-    let (polled, is_polled) = watch::channel(false);
-    let mut tasks = Vec::new();
-    if let Some(client) = client {
-        tasks.push(Task::spawn(watch_pods(client.clone(), policy.clone(), world.clone(), listed, lists.clone())));
-    }
-    match backends.get(&policy.spec.backend) {
-        Some(backend) => {
-            let poller = Poller::new(policy.clone(), backend.clone(), world.clone(), metrics.clone());
-            let poller = poller.run(polled, PollReporter::new(reporter));
-            tasks.push(Task::spawn(async move {
-                if is_listed.wait_for(|listed| *listed).await.is_ok() {
-                    poller.await;
+/// What the tasks of every policy share. Without a client the pods are those of files.
+pub struct Governance {
+    pub world: Arc<World>,
+    pub backends: Arc<Backends>,
+    pub client: Option<Client>,
+    pub reporter: Option<Reporter>,
+    pub metrics: Arc<Metrics>,
+}
+
+impl Governance {
+    /// Follows the policies in force for as long as it is polled.
+    pub async fn run(self) {
+        let mut changes = self.world.policy_changes();
+        let mut governed: HashMap<PolicyKey, Governed> = HashMap::new();
+        let mut namespaces: HashMap<String, Task> = HashMap::new();
+        let mut announcing = None;
+        let lists = Arc::new(Semaphore::new(PARALLEL_LISTS));
+        while changes.changed().await.is_ok() {
+            // In this order: once the policies are known, all of them are in what is read next.
+            let knows_policies = self.world.knows(List::Policies);
+            let policies = self.world.policies();
+            let wanted: HashMap<PolicyKey, &Arc<CostPolicy>> = policies.policies().map(|policy| (policy.key().clone(), policy)).collect();
+            let gone: Vec<PolicyKey> = governed.keys().filter(|key| !wanted.contains_key(key)).cloned().collect();
+            for key in gone {
+                // First its tasks, then what they know.
+                if let Some(running) = governed.remove(&key) {
+                    running.stop().await;
                 }
-            }));
+                self.forget(&key);
+            }
+            for (key, policy) in wanted {
+                if governed.get(&key).is_some_and(|running| Arc::ptr_eq(&running.policy, policy)) {
+                    continue;
+                }
+                info!(namespace = key.namespace, policy = key.name, generation = policy.generation, "policy in force");
+                let known = match governed.remove(&key) {
+                    Some(before) => {
+                        let known = before.knowledge_for(policy);
+                        before.stop().await;
+                        known.unwrap_or_default()
+                    }
+                    None => Known::default(),
+                };
+                governed.insert(key, self.start(policy.clone(), &lists, known));
+            }
+            if announcing.is_none() && knows_policies {
+                let polled = governed.values().map(|governed| governed.polled.clone()).collect();
+                announcing = Some(Task::spawn(announce(self.world.clone(), polled)));
+            }
+            self.follow_replica_sets(&mut namespaces, governed.keys().map(|key| key.namespace.as_str()).collect()).await;
         }
-        None => warn!(policy = policy.name, backend = policy.spec.backend, "the server configuration has no such backend"),
     }
-    Governed { policy, polled: is_polled, _tasks: tasks }
+
+    fn start(&self, policy: Arc<CostPolicy>, lists: &Arc<Semaphore>, known: Known) -> Governed {
+        let (world, metrics) = (&self.world, &self.metrics);
+        // A poll before the pods are known would find nobody, and the next one is a period away.
+        let (listed, mut is_listed) = watch::channel(self.client.is_none());
+        let (polled, is_polled) = watch::channel(false);
+        let mut tasks = Vec::new();
+        if let Some(client) = &self.client {
+            tasks.push(Task::spawn(watch_pods(client.clone(), policy.clone(), world.clone(), listed, lists.clone())));
+        }
+        match self.backends.get(&policy.spec.backend) {
+            Some(backend) => {
+                let poller = Poller::new(policy.clone(), backend.clone(), world.clone(), metrics.clone(), known.clone());
+                let poller = poller.run(polled, PollReporter::new(self.reporter.clone()));
+                tasks.push(Task::spawn(async move {
+                    if is_listed.wait_for(|listed| *listed).await.is_ok() {
+                        poller.await;
+                    }
+                }));
+            }
+            None => warn!(policy = policy.name, backend = policy.spec.backend, "the server configuration has no such backend"),
+        }
+        Governed { policy, polled: is_polled, known, tasks }
+    }
+
+    fn forget(&self, key: &PolicyKey) {
+        self.world.pods.forget_policy(key);
+        self.world.costs.forget_policy(key);
+        self.world.fresh.forget_policy(key);
+        self.metrics.forget_policy(key);
+        info!(namespace = key.namespace, policy = key.name, "policy is gone");
+    }
+
+    /// One watch of ReplicaSets for each namespace that has a policy.
+    async fn follow_replica_sets(&self, watched: &mut HashMap<String, Task>, in_use: HashSet<&str>) {
+        let Some(client) = &self.client else { return };
+        let gone: Vec<String> = watched.keys().filter(|namespace| !in_use.contains(namespace.as_str())).cloned().collect();
+        for namespace in gone {
+            if let Some(task) = watched.remove(&namespace) {
+                task.stop().await;
+            }
+            self.world.pods.retain_replica_sets(&namespace, &HashSet::new());
+        }
+        for namespace in in_use {
+            watched
+                .entry(namespace.into())
+                .or_insert_with(|| Task::spawn(watch_replica_sets(client.clone(), namespace.into(), self.world.clone())));
+        }
+    }
 }
 
 /// Says that the pods are known once each policy that was there at the start has polled, or has had its time to.
@@ -199,8 +245,12 @@ fn read(world: &World, policy: &Arc<CostPolicy>, pod: Pod) {
         // Another kind's, or its controller has let it go: it does not count towards a ReplicaSet (any more).
         None => {
             let (controller, uid) = (controller_of(&pod), pod.uid().unwrap_or_default());
+            let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default();
+            let has_ended = pod.metadata.deletion_timestamp.is_some() || matches!(phase, "Succeeded" | "Failed");
             forget(world, policy.key(), pod);
-            world.pods.apply_not_honoured(policy.key(), &uid, controller);
+            if !has_ended {
+                world.pods.apply_not_honoured(policy.key(), &uid, controller);
+            }
         }
     }
 }

@@ -100,6 +100,10 @@ impl Elector {
     /// Whether the Lease is ours after this.
     async fn try_once(&mut self) -> kube::Result<bool> {
         let Some(mut lease) = self.api.get_opt(LEASE).await? else {
+            // Somebody has deleted it. Whoever held it may still believe that it does.
+            if !self.leadership.is_mine() && self.seen.as_ref().is_some_and(|seen| seen.at.elapsed() < LEASE_DURATION) {
+                return Ok(false);
+            }
             let lease =
                 Lease { metadata: ObjectMeta { name: Some(LEASE.into()), ..ObjectMeta::default() }, spec: Some(self.renewed(None)) };
             return won(self.api.create(&PostParams::default(), &lease).await);
@@ -153,7 +157,9 @@ fn won(written: kube::Result<Lease>) -> kube::Result<bool> {
 }
 
 /// Lets another replica lead at once, where this one did.
-pub async fn release(leases: Api<Lease>, identity: &str) {
+pub async fn release(leases: Api<Lease>, leadership: Leadership, identity: &str) {
+    // First this one stops, then another may begin.
+    leadership.set(None);
     let release = async {
         let mut lease = leases.get(LEASE).await?;
         if let Some(spec) = lease.spec.as_mut().filter(|spec| spec.holder_identity.as_deref() == Some(identity)) {

@@ -56,6 +56,10 @@ impl PodStore {
             // One text for all pods of a ReplicaSet.
             pod.owner = owner.clone();
         }
+        if let Some(others) = inner.not_honoured.get_mut(policy) {
+            // A ReplicaSet may adopt a pod.
+            others.remove(&*pod.uid);
+        }
         inner.pods.entry(policy.clone()).or_default().insert(pod.uid.clone(), Arc::new(pod));
         drop(inner);
         self.changed.send_replace(());
@@ -67,10 +71,15 @@ impl PodStore {
     }
 
     /// How many selected pods have a controller that does not read the cost, by what controls them.
-    pub fn not_honoured(&self, policy: &PolicyKey) -> Vec<(&'static str, u32)> {
+    /// Those that a policy before this one selects are that one's.
+    pub fn not_honoured(&self, policy: &CostPolicy, policies: &Policies) -> Vec<(&'static str, u32)> {
+        let inner = self.read();
+        let earlier: Vec<_> = policies.before(policy).filter_map(|other| inner.not_honoured.get(other.key())).collect();
         let mut counts = BTreeMap::new();
-        for controller in self.read().not_honoured.get(policy).into_iter().flat_map(HashMap::values) {
-            *counts.entry(*controller).or_default() += 1;
+        for (uid, controller) in inner.not_honoured.get(policy.key()).into_iter().flatten() {
+            if !earlier.iter().any(|others| others.contains_key(uid)) {
+                *counts.entry(*controller).or_default() += 1;
+            }
         }
         counts.into_iter().collect()
     }

@@ -16,6 +16,7 @@ use serde_json::Value;
 use tracing::warn;
 
 use super::World;
+use super::conditions::Said;
 use super::governance::Backends;
 use super::status::Reporter;
 use super::world::List;
@@ -54,6 +55,7 @@ where
             }
             Ok(Event::InitDone) => {
                 forget_unseen(&world, list, &seen);
+                reporter.retain(&resource.kind, &seen);
                 world.has_read(list);
             }
             Ok(Event::Apply(object)) => apply(&reporter, &resource, &world, &backends, object),
@@ -72,7 +74,15 @@ fn key(object: &DynamicObject) -> PolicyKey {
 
 fn apply(reporter: &Reporter, resource: &ApiResource, world: &World, backends: &Backends, object: DynamicObject) {
     let result = put_in_force(world, backends, &resource.kind, &object);
-    reporter.document(resource, object, result);
+    let some_version = result.is_ok() || {
+        let (policies, key) = (world.policies(), key(&object));
+        if resource.kind == "HeadroomPool" { policies.pool(&key.name).is_some() } else { policies.policy(&key).is_some() }
+    };
+    let result = result.map_err(|(reason, message)| match some_version {
+        true => (reason, format!("{message}. The version before it stays in force")),
+        false => (reason, format!("{message}. No version is in force")),
+    });
+    reporter.document(resource, object, Said::ready(result), some_version);
 }
 
 fn put_in_force(world: &World, backends: &Backends, kind: &str, object: &DynamicObject) -> Result<(), (&'static str, String)> {
@@ -88,7 +98,10 @@ fn put_in_force(world: &World, backends: &Backends, kind: &str, object: &Dynamic
             check_backend(backends, &policy.spec, &policy.namespace)?;
             let in_force = world.policies();
             // A change of the status or of a label comes here too, and must not restart the policy's poller.
-            if !in_force.policies().any(|running| running.key() == policy.key() && running.spec == policy.spec) {
+            if !in_force
+                .policies()
+                .any(|running| running.key() == policy.key() && running.spec == policy.spec && running.generation == policy.generation)
+            {
                 let compiled = Arc::new(policy);
                 world.update_policies(|policies| policies.with_policy(compiled.clone()));
             }

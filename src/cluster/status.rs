@@ -1,9 +1,12 @@
 //! Says on our own objects what is the matter with them: conditions, counts and Events. Every replica knows what should stand
 //! there; only the leader writes it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{HashMap, HashSet};
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures::StreamExt;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
@@ -26,8 +29,8 @@ use crate::signals::report::Poll;
 pub const FIELD_MANAGER: &str = "pecking-order";
 
 /// Longer messages are cut; the API server accepts 32 KiB in a condition and 1 KiB in an Event.
-const MESSAGE_CHARS: usize = 4096;
-const EVENT_CHARS: usize = 1000;
+const MESSAGE_BYTES: usize = 16 << 10;
+const EVENT_BYTES: usize = 1000;
 
 /// A change of a condition is written at once, but no sooner than this after the last write of the same object.
 const AFTER_A_CHANGE: Duration = Duration::from_secs(5);
@@ -39,71 +42,87 @@ const NOTHING_NEW: Duration = Duration::from_secs(300);
 const TICK: Duration = Duration::from_millis(500);
 /// How long one write may take.
 const WRITE_LIMIT: Duration = Duration::from_secs(5);
+/// Statuses that are written at once.
+const PARALLEL: usize = 8;
+/// Words about single scale-downs that may wait to be written; beyond it they are dropped, and that is logged.
+const WAITING: usize = 256;
 
-/// Something to say about an object of ours.
-enum Report {
-    Document {
-        resource: ApiResource,
-        object: Box<DynamicObject>,
-        ready: Said,
-    },
-    Poll {
-        key: PolicyKey,
-        said: Vec<Said>,
-        counts: Value,
-        time: Timestamp,
-    },
-    /// Only the replica that admitted it knows of a scale-down, so that one says it, leader or not.
-    ScaleDown {
-        key: PolicyKey,
-        last: Value,
-    },
-    Event {
-        about: Box<ObjectReference>,
-        event: Event,
-    },
-    Gone {
-        kind: String,
-        key: PolicyKey,
-    },
+/// An object of ours, by kind.
+type Id = (String, PolicyKey);
+
+/// A word about one scale-down. Only the replica that admitted it knows of it, so that one says it, leader or not.
+enum Word {
+    LastScaleDown { key: PolicyKey, last: Value },
+    Event { about: Box<ObjectReference>, event: Event },
 }
 
-/// Takes what there is to say, and writes it in a task of its own: nothing waits for it.
+/// Keeps what there is to say about each object, the newest only, for a task that writes it: nothing waits for it.
 #[derive(Clone)]
-pub struct Reporter(mpsc::UnboundedSender<Report>);
+pub struct Reporter {
+    entries: Arc<Mutex<HashMap<Id, Entry>>>,
+    words: mpsc::Sender<Word>,
+}
 
 impl Reporter {
-    /// The client must not retry by itself. The queue is emptied into one entry per object at once, so it is as long as the list
-    /// of our own objects.
-    pub fn start(client: Client, leadership: Leadership) -> Self {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        tokio::spawn(run(client, leadership, receiver));
-        Self(sender)
+    /// The reporter, and the task that writes; the client must not retry by itself.
+    pub fn new(client: Client, leadership: Leadership) -> (Self, impl Future<Output = ()> + Send) {
+        let (words, waiting) = mpsc::channel(WAITING);
+        let reporter = Self { entries: Arc::default(), words };
+        (reporter.clone(), run(client, leadership, reporter.entries, waiting))
     }
 
-    /// Whether this version of a document is in force.
-    pub fn document(&self, resource: &ApiResource, object: DynamicObject, result: Result<(), (&'static str, String)>) {
-        let ready = Said::ready(result);
-        self.send(Report::Document { resource: resource.clone(), object: Box::new(object), ready });
+    /// Whether this version of a document is in force; and if not, whether an earlier one is.
+    pub fn document(&self, resource: &ApiResource, object: DynamicObject, ready: Said, some_version_in_force: bool) {
+        let id = (resource.kind.clone(), PolicyKey { namespace: object.namespace().unwrap_or_default(), name: object.name_any() });
+        let mut entries = self.entries();
+        match entries.get_mut(&id) {
+            Some(entry) => entry.document(object, ready, some_version_in_force),
+            None => {
+                entries.insert(id, Entry::new(resource.clone(), object, ready));
+            }
+        }
+    }
+
+    fn poll(&self, policy: &CostPolicy, said: Vec<Said>, poll: &Poll) {
+        let id = (DeletionCostPolicy::kind(&()).into_owned(), policy.key().clone());
+        // A poll that overtakes its document is followed by another.
+        if let Some(entry) = self.entries().get_mut(&id) {
+            entry.polled = Some(Polled { said, generation: poll.generation, time: poll.time, counts: counts(poll) });
+        }
     }
 
     /// What the last scale-down of a policy's pods came to.
     pub fn scale_down(&self, policy: &PolicyKey, last: Value) {
-        self.send(Report::ScaleDown { key: policy.clone(), last });
+        self.say(Word::LastScaleDown { key: policy.clone(), last });
     }
 
     pub fn event(&self, about: ObjectReference, event: Event) {
-        self.send(Report::Event { about: Box::new(about), event });
+        self.say(Word::Event { about: Box::new(about), event });
+    }
+
+    fn say(&self, word: Word) {
+        if self.words.try_send(word).is_err() {
+            warn!("too many scale-downs to write about at once; one is left out");
+        }
     }
 
     pub fn gone(&self, kind: &str, key: &PolicyKey) {
-        self.send(Report::Gone { kind: kind.into(), key: key.clone() });
+        self.entries().remove(&(kind.to_owned(), key.clone()));
     }
 
-    fn send(&self, report: Report) {
-        // The task ends only with the process.
-        let _ = self.0.send(report);
+    /// Forgets every object of a kind that a list did not show.
+    pub fn retain(&self, kind: &str, seen: &HashSet<PolicyKey>) {
+        self.entries().retain(|(other, key), _| other != kind || seen.contains(key));
     }
+
+    fn entries(&self) -> MutexGuard<'_, HashMap<Id, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn counts(poll: &Poll) -> Value {
+    let census = &poll.census;
+    json!({"pods": census.pods(), "busy": census.busy, "idle": census.idle, "unknown": census.unknown() + census.outranked.count})
 }
 
 /// Says what the polls of one policy come to: in the log of this replica when it changes, and on the status.
@@ -131,13 +150,18 @@ impl PollReporter {
             }
         }
         if let Some(reporter) = &self.reporter {
-            let census = &poll.census;
-            let counts = json!({"pods": census.pods(), "busy": census.busy, "idle": census.idle,
-                "unknown": census.unknown() + census.outranked.count});
-            reporter.send(Report::Poll { key: policy.key().clone(), said: said.clone(), counts, time: poll.time });
+            reporter.poll(policy, said.clone(), &poll);
         }
         self.last = said;
     }
+}
+
+/// What the last poll came to.
+struct Polled {
+    said: Vec<Said>,
+    generation: i64,
+    time: Timestamp,
+    counts: Value,
 }
 
 /// What is known and wanted of one object.
@@ -146,116 +170,45 @@ struct Entry {
     object: DynamicObject,
     /// As they stand on the object, as far as we know.
     conditions: Vec<Condition>,
-    wanted: BTreeMap<&'static str, Said>,
-    /// Whether this version is in force, by itself.
     ready: Said,
-    counts: Value,
-    polled: Option<Timestamp>,
+    /// None while no version of the policy is in force: then nothing is polled, and nothing of an earlier poll holds.
+    polled: Option<Polled>,
+    in_force: bool,
     /// The counts that were written last, and when.
     written: Option<(Value, Instant)>,
-}
-
-type Entries = HashMap<(String, PolicyKey), Entry>;
-
-async fn run(client: Client, leadership: Leadership, mut reports: mpsc::UnboundedReceiver<Report>) {
-    let reporter = EventReporter { controller: FIELD_MANAGER.into(), instance: None };
-    let recorder = Recorder::new(client.clone(), reporter);
-    let mut entries = Entries::new();
-    loop {
-        let mut news = match timeout(TICK, reports.recv()).await {
-            Ok(None) => return,
-            Ok(Some(report)) => vec![report],
-            Err(_) => vec![],
-        };
-        while let Ok(report) = reports.try_recv() {
-            news.push(report);
-        }
-        for report in news {
-            match report {
-                Report::ScaleDown { key, last } => write_last_scale_down(&client, &key, last).await,
-                Report::Event { about, event } => publish(&recorder, &about, event).await,
-                report => take(&mut entries, report),
-            }
-        }
-        for entry in entries.values_mut().filter(|entry| entry.is_due()) {
-            if !leadership.is_mine() {
-                break;
-            }
-            entry.write(&client, &recorder).await;
-        }
-    }
-}
-
-fn take(entries: &mut Entries, report: Report) {
-    match report {
-        Report::Document { resource, object, ready } => {
-            let key = PolicyKey { namespace: object.namespace().unwrap_or_default(), name: object.name_any() };
-            let conditions = object.data.pointer("/status/conditions").cloned();
-            let conditions: Vec<Condition> = conditions.and_then(|conditions| serde_json::from_value(conditions).ok()).unwrap_or_default();
-            let entry = entries.entry((resource.kind.clone(), key)).or_insert_with(|| Entry {
-                resource,
-                object: *object.clone(),
-                conditions: vec![],
-                wanted: BTreeMap::new(),
-                ready: ready.clone(),
-                counts: json!({}),
-                polled: None,
-                written: None,
-            });
-            if entry.object.uid() != object.uid() {
-                // Deleted and made anew: nothing that was said about the old one holds.
-                (entry.wanted, entry.counts, entry.polled, entry.written) = (BTreeMap::new(), json!({}), None, None);
-            }
-            (entry.object, entry.conditions, entry.ready) = (*object, conditions, ready);
-            entry.settle_ready();
-        }
-        Report::Poll { key, said, counts, time } => {
-            // A poll that overtakes its document is followed by another.
-            if let Some(entry) = entries.get_mut(&(DeletionCostPolicy::kind(&()).into_owned(), key)) {
-                let polled = ["BackendReachable", "SeriesMatchTargets", "GracePeriodSuffices"];
-                entry.wanted.retain(|type_, _| !polled.contains(type_));
-                entry.wanted.extend(said.into_iter().map(|said| (said.type_, said)));
-                (entry.counts, entry.polled) = (counts, Some(time));
-                entry.settle_ready();
-            }
-        }
-        Report::Gone { kind, key } => {
-            entries.remove(&(kind, key));
-        }
-        // These are written as they come.
-        Report::ScaleDown { .. } | Report::Event { .. } => {}
-    }
-}
-
-async fn write_last_scale_down(client: &Client, key: &PolicyKey, last: Value) {
-    let api: Api<DeletionCostPolicy> = Api::namespaced(client.clone(), &key.namespace);
-    let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
-    let patch = json!({ "status": { "lastScaleDown": last } });
-    match timeout(WRITE_LIMIT, api.patch_status(&key.name, &params, &Patch::Merge(&patch))).await {
-        Ok(Ok(_)) => {}
-        Ok(Err(kube::Error::Api(status))) if status.is_not_found() => {}
-        Ok(Err(e)) => warn!(namespace = key.namespace, policy = key.name, error = %e, "cannot note the last scale-down"),
-        Err(_) => warn!(namespace = key.namespace, policy = key.name, "cannot note the last scale-down in time"),
-    }
-}
-
-async fn publish(recorder: &Recorder, about: &ObjectReference, event: Event) {
-    match timeout(WRITE_LIMIT, recorder.publish(&event, about)).await {
-        Ok(Ok(())) => {}
-        Ok(Err(e)) => warn!(error = %e, reason = event.reason, "cannot write an Event"),
-        Err(_) => warn!(reason = event.reason, "cannot write an Event in time"),
-    }
+    under_way: bool,
 }
 
 impl Entry {
-    /// A policy of which no pod can have a cost that counts is as good as not in force.
-    fn settle_ready(&mut self) {
-        let in_vain = self.wanted.get("TargetsHonourCost").filter(|said| said.reason == NONE_HONOURED && !self.ready.is_trouble);
-        let ready = match in_vain {
+    fn new(resource: ApiResource, object: DynamicObject, ready: Said) -> Self {
+        let in_force = !ready.is_trouble;
+        let conditions = conditions_of(&object);
+        Self { resource, object, conditions, ready, polled: None, in_force, written: None, under_way: false }
+    }
+
+    fn document(&mut self, object: DynamicObject, ready: Said, some_version_in_force: bool) {
+        if self.object.uid() != object.uid() {
+            // Deleted and made anew: nothing that was said about the old one holds.
+            (self.polled, self.written) = (None, None);
+        }
+        self.in_force = some_version_in_force;
+        if !some_version_in_force {
+            self.polled = None;
+        }
+        (self.conditions, self.object, self.ready) = (conditions_of(&object), object, ready);
+    }
+
+    /// The conditions that should stand there, with the generation that each is about.
+    fn wanted(&self) -> Vec<(Said, Option<i64>)> {
+        let in_vain = |said: &&Said| said.type_ == "TargetsHonourCost" && said.reason == NONE_HONOURED && !self.ready.is_trouble;
+        let polled = self.polled.as_ref();
+        // A policy of which no pod can have a cost that counts is as good as not in force.
+        let ready = match polled.and_then(|polled| polled.said.iter().find(in_vain)) {
             Some(said) => Said { type_: "Ready", ..said.clone() },
             None => self.ready.clone(),
         };
-        self.wanted.insert("Ready", ready);
+        let of_poll = polled.into_iter().flat_map(|polled| polled.said.iter().map(|said| (said.clone(), Some(polled.generation))));
+        std::iter::once((ready, self.object.metadata.generation)).chain(of_poll).collect()
     }
 
     fn find(&self, type_: &str) -> Option<&Condition> {
@@ -263,84 +216,191 @@ impl Entry {
     }
 
     fn is_due(&self) -> bool {
-        let changed = self.wanted.values().any(|said| {
-            self.find(said.type_).is_none_or(|stands| {
-                said.differs_in_kind(&stands.status, &stands.reason) || stands.observed_generation != self.object.metadata.generation
-            })
-        });
+        if self.under_way {
+            return false;
+        }
+        let wanted = self.wanted();
+        let stands_for_nothing = !self.in_force && (self.conditions.len() > wanted.len() || self.has_counts());
+        let changed = stands_for_nothing
+            || wanted.iter().any(|(said, generation)| {
+                self.find(said.type_)
+                    .is_none_or(|stands| said.differs_in_kind(&stands.status, &stands.reason) || stands.observed_generation != *generation)
+            });
         let Some((counts, at)) = &self.written else { return changed || self.polled.is_some() };
-        let reworded = self.wanted.values().any(|said| self.find(said.type_).is_some_and(|stands| stands.message != cut(&said.message)));
-        let pause = match () {
-            () if changed => AFTER_A_CHANGE,
-            () if reworded || *counts != self.counts => COUNTS,
-            () if self.polled.is_some() => NOTHING_NEW,
-            () => return false,
+        let reworded =
+            wanted.iter().any(|(said, _)| self.find(said.type_).is_some_and(|stands| stands.message != cut(&said.message, MESSAGE_BYTES)));
+        let pause = match &self.polled {
+            _ if changed => AFTER_A_CHANGE,
+            Some(polled) if reworded || *counts != polled.counts => COUNTS,
+            None if reworded => COUNTS,
+            Some(_) => NOTHING_NEW,
+            None => return false,
         };
         at.elapsed() >= pause
     }
 
-    async fn write(&mut self, client: &Client, recorder: &Recorder) {
+    fn has_counts(&self) -> bool {
+        self.object.data.pointer("/status/lastPoll").is_some_and(|time| !time.is_null())
+    }
+
+    /// What is to be written now.
+    fn write(&mut self) -> Write {
         let now = Timestamp::now();
-        let condition = |said: &Said| {
+        let wanted = self.wanted();
+        let condition = |(said, generation): &(Said, Option<i64>)| {
             let before = self.find(said.type_).filter(|before| before.status == said.status.as_str());
             Condition {
                 type_: said.type_.into(),
                 status: said.status.as_str().into(),
                 reason: said.reason.into(),
-                message: cut(&said.message),
-                observed_generation: self.object.metadata.generation,
+                message: cut(&said.message, MESSAGE_BYTES),
+                observed_generation: *generation,
                 last_transition_time: before.map_or(Time(now), |before| before.last_transition_time.clone()),
             }
         };
-        let conditions: Vec<Condition> = self.wanted.values().map(condition).collect();
-        let mut status = self.counts.clone();
-        status["conditions"] = json!(conditions);
-        if let Some(time) = self.polled {
-            status["lastPoll"] = json!(Time(time));
+        let conditions: Vec<Condition> = wanted.iter().map(condition).collect();
+        let counts = self.polled.as_ref().map_or(Value::Null, |polled| polled.counts.clone());
+        let mut status = match &self.polled {
+            Some(polled) => polled.counts.clone(),
+            // A merge patch takes away what is null.
+            None if self.has_counts() => json!({"pods": null, "busy": null, "idle": null, "unknown": null, "lastPoll": null}),
+            None => json!({}),
+        };
+        if let Some(polled) = &self.polled {
+            status["lastPoll"] = json!(Time(polled.time));
         }
+        status["conditions"] = json!(conditions);
+        let events = wanted.iter().map(|(said, _)| said).filter(|said| self.turned(said)).map(event).collect();
         // Even one that fails counts: what cannot be written is tried again after the pause.
-        self.written = Some((self.counts.clone(), Instant::now()));
+        (self.written, self.under_way) = (Some((counts, Instant::now())), true);
+        Write { resource: self.resource.clone(), object: self.object.clone(), patch: json!({ "status": status }), conditions, events }
+    }
+
+    /// Whether a condition has turned; one that was well from the start has not.
+    fn turned(&self, said: &Said) -> bool {
+        match self.find(said.type_) {
+            Some(stands) => said.differs_in_kind(&stands.status, &stands.reason),
+            None => said.is_trouble,
+        }
+    }
+}
+
+fn conditions_of(object: &DynamicObject) -> Vec<Condition> {
+    let conditions = object.data.pointer("/status/conditions").cloned();
+    conditions.and_then(|conditions| serde_json::from_value(conditions).ok()).unwrap_or_default()
+}
+
+fn event(said: &Said) -> Event {
+    Event {
+        type_: if said.is_trouble { EventType::Warning } else { EventType::Normal },
+        reason: said.reason.into(),
+        note: Some(cut(&said.message, EVENT_BYTES)),
+        action: said.type_.into(),
+        secondary: None,
+    }
+}
+
+/// One status, as it is to be written.
+struct Write {
+    resource: ApiResource,
+    object: DynamicObject,
+    patch: Value,
+    conditions: Vec<Condition>,
+    events: Vec<Event>,
+}
+
+/// What became of a write.
+enum Fate {
+    Written,
+    /// The object is gone.
+    Gone,
+    Failed,
+}
+
+impl Write {
+    async fn carry_out(&self, client: &Client, recorder: &Recorder) -> Fate {
         let name = self.object.name_any();
         let api: Api<DynamicObject> = match self.object.namespace() {
             Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &self.resource),
             None => Api::all_with(client.clone(), &self.resource),
         };
-        let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
-        let patch = json!({ "status": status });
-        let why = match timeout(WRITE_LIMIT, api.patch_status(&name, &params, &Patch::Merge(&patch))).await {
+        let why = match timeout(WRITE_LIMIT, api.patch_status(&name, &by_us(), &Patch::Merge(&self.patch))).await {
             Ok(Ok(_)) => {
-                let events = self.events();
-                self.conditions = conditions;
-                for event in events {
+                for event in &self.events {
                     publish(recorder, &self.object.object_ref(&self.resource), event).await;
                 }
-                return;
+                return Fate::Written;
             }
-            // It is gone, which the watch will tell.
-            Ok(Err(kube::Error::Api(status))) if status.is_not_found() => return,
+            Ok(Err(kube::Error::Api(status))) if status.is_not_found() => return Fate::Gone,
             Ok(Err(e)) => e.to_string(),
             Err(_) => format!("no answer within {WRITE_LIMIT:?}"),
         };
         warn!(kind = self.resource.kind, name, why, "cannot write the status; trying again");
-    }
-
-    /// One Event for each condition that turned, and none for those that were well from the start.
-    fn events(&self) -> Vec<Event> {
-        let turned = |said: &&Said| match self.find(said.type_) {
-            Some(stands) => said.differs_in_kind(&stands.status, &stands.reason),
-            None => said.is_trouble,
-        };
-        let event = |said: &Said| Event {
-            type_: if said.is_trouble { EventType::Warning } else { EventType::Normal },
-            reason: said.reason.into(),
-            note: Some(said.message.chars().take(EVENT_CHARS).collect()),
-            action: said.type_.into(),
-            secondary: None,
-        };
-        self.wanted.values().filter(turned).map(event).collect()
+        Fate::Failed
     }
 }
 
-fn cut(message: &str) -> String {
-    message.chars().take(MESSAGE_CHARS).collect()
+async fn run(client: Client, leadership: Leadership, entries: Arc<Mutex<HashMap<Id, Entry>>>, mut words: mpsc::Receiver<Word>) {
+    let recorder = Recorder::new(client.clone(), EventReporter { controller: FIELD_MANAGER.into(), instance: None });
+    let lock = || entries.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        match timeout(TICK, words.recv()).await {
+            Ok(None) => return,
+            Ok(Some(Word::LastScaleDown { key, last })) => write_last_scale_down(&client, &key, last).await,
+            Ok(Some(Word::Event { about, event })) => publish(&recorder, &about, &event).await,
+            Err(_) => {}
+        }
+        if !leadership.is_mine() {
+            continue;
+        }
+        let due: Vec<(Id, Write)> =
+            lock().iter_mut().filter(|(_, entry)| entry.is_due()).map(|(id, entry)| (id.clone(), entry.write())).collect();
+        let (client, recorder, leadership) = (&client, &recorder, &leadership);
+        let carry_out = |(id, write): (Id, Write)| async move {
+            // It may have been lost since the first of these was written.
+            let fate = if leadership.is_mine() { write.carry_out(client, recorder).await } else { Fate::Failed };
+            (id, write, fate)
+        };
+        let mut under_way = futures::stream::iter(due).map(carry_out).buffer_unordered(PARALLEL);
+        while let Some((id, write, fate)) = under_way.next().await {
+            let mut entries = lock();
+            let Some(entry) = entries.get_mut(&id) else { continue };
+            entry.under_way = false;
+            match fate {
+                Fate::Written => entry.conditions = write.conditions,
+                Fate::Failed => {}
+                Fate::Gone => {
+                    entries.remove(&id);
+                }
+            }
+        }
+    }
+}
+
+async fn write_last_scale_down(client: &Client, key: &PolicyKey, last: Value) {
+    let api: Api<DeletionCostPolicy> = Api::namespaced(client.clone(), &key.namespace);
+    let patch = json!({ "status": { "lastScaleDown": last } });
+    match timeout(WRITE_LIMIT, api.patch_status(&key.name, &by_us(), &Patch::Merge(&patch))).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(kube::Error::Api(status))) if status.is_not_found() => {}
+        Ok(Err(e)) => warn!(namespace = key.namespace, policy = key.name, error = %e, "cannot note the last scale-down"),
+        Err(_) => warn!(namespace = key.namespace, policy = key.name, "cannot note the last scale-down in time"),
+    }
+}
+
+async fn publish(recorder: &Recorder, about: &ObjectReference, event: &Event) {
+    match timeout(WRITE_LIMIT, recorder.publish(event, about)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(e)) => warn!(error = %e, reason = event.reason, "cannot write an Event"),
+        Err(_) => warn!(reason = event.reason, "cannot write an Event in time"),
+    }
+}
+
+fn by_us() -> PatchParams {
+    PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() }
+}
+
+/// At most so many bytes, in whole characters.
+fn cut(message: &str, bytes: usize) -> String {
+    message[..message.floor_char_boundary(bytes)].to_owned()
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::GovernedPod;
+use super::{GovernedPod, Stored};
 use crate::api::CostPolicy;
 use crate::api::deletion_cost_policy::{DeletionCostPolicySpec, Missing};
 
@@ -34,7 +34,7 @@ pub enum Taken {
     Believed,
     /// It has nothing for any pod, and that means nothing: last known values stay in use.
     Empty,
-    /// All zero, right after an outage: not believed until the next poll says so too.
+    /// All zero, right after an outage: work that was known before stands until the next poll says so too.
     Doubted,
 }
 
@@ -49,8 +49,17 @@ enum Last {
     /// An answer without, which was believed to mean zero.
     Zeros,
     Doubted,
-    /// No answer, or one that has nothing for any pod.
+    /// An answer that has nothing for any pod, where that does not mean zero.
+    Silent,
+    /// No answer.
     Outage,
+}
+
+impl Last {
+    /// After one of these a zero may only mean that the backend has lost its past.
+    fn is_outage(self) -> bool {
+        matches!(self, Self::Outage | Self::Silent)
+    }
 }
 
 /// Samples by pod UID, one slot for each signal. One per policy.
@@ -67,13 +76,34 @@ struct Slot {
     value: f64,
     /// Milliseconds since 1970.
     time: i64,
+    /// The last answer had nothing for this pod, which means zero: if the next one has nothing either.
+    absent: bool,
 }
 
 impl Slot {
-    const EMPTY: Self = Self { value: f64::NAN, time: i64::MIN };
+    const EMPTY: Self = Self { value: f64::NAN, time: i64::MIN, absent: false };
 
     fn new(sample: Sample) -> Self {
-        Self { value: sample.value, time: sample.time.as_millisecond() }
+        Self { value: sample.value, time: sample.time.as_millisecond(), absent: false }
+    }
+
+    /// Takes in a sample. A backend behind a load balancer may answer with an older one than it did before; but any is better
+    /// than a zero that only stands for nothing. `is_doubtful`: a zero is not yet believed where there was work.
+    fn take(&mut self, sample: Sample, is_doubtful: bool) {
+        let new = Self::new(sample);
+        let is_filled = self.absent && self.value == 0.0;
+        if (new.time >= self.time || is_filled) && !(is_doubtful && new.value == 0.0 && self.value > 0.0) {
+            *self = new;
+        }
+    }
+
+    /// Takes in that there is no series, where that means zero: once may be a scrape that came late.
+    fn miss(&mut self, now: Timestamp, is_doubtful: bool) {
+        let had_work = self.value > 0.0;
+        if !had_work || (self.absent && !is_doubtful) {
+            *self = Self::new(Sample { value: 0.0, time: now });
+        }
+        self.absent = true;
     }
 
     fn sample(self) -> Option<Sample> {
@@ -96,34 +126,36 @@ impl Readings {
         now: Timestamp,
     ) -> Vec<Option<Taken>> {
         self.last.resize(policy.signals.len(), Last::None);
+        let before = self.last.clone();
         let taken: Vec<Option<Taken>> =
             answers.iter().enumerate().map(|(signal, answer)| self.judge(policy, signal, *answer, !pods.is_empty())).collect();
-        let believed: Vec<(usize, &[Option<Sample>], bool)> = (0..)
+        // What is told apart for each signal: its samples, whether none means zero, and whether a zero is believed at once.
+        let told: Vec<(usize, &[Option<Sample>], bool, Last)> = (0..)
             .zip(answers)
             .zip(&taken)
-            .filter(|(_, taken)| **taken == Some(Taken::Believed))
-            .filter_map(|((signal, answer), _)| Some((signal, (*answer)?, policy.signals[signal].missing == Missing::Zero)))
+            .filter(|(_, taken)| matches!(taken, Some(Taken::Believed | Taken::Doubted)))
+            .filter_map(|((signal, answer), _)| Some((signal, (*answer)?, policy.signals[signal].missing == Missing::Zero, before[signal])))
             .collect();
         for (position, pod) in pods.iter().map(AsRef::as_ref).enumerate() {
-            let news = believed.iter().filter_map(|(signal, samples, missing_is_zero)| {
+            for (signal, samples, missing_is_zero, last) in &told {
                 let sample = samples.get(position).copied().flatten();
-                // A clock that is ahead must not make a value look newer than the ones to come.
-                let sample = sample.map(|sample| Sample { time: sample.time.min(now), ..sample });
-                let zero = missing_is_zero.then_some(Sample { value: 0.0, time: now });
-                sample.or(zero).map(|sample| (*signal, Slot::new(sample)))
-            });
-            let mut news = news.peekable();
-            if news.peek().is_none() {
-                continue;
-            }
-            let slots = match self.by_pod.get_mut(&pod.uid) {
-                Some(slots) => slots,
-                None => self.by_pod.entry(pod.uid.clone()).or_insert_with(|| vec![Slot::EMPTY; policy.signals.len()].into()),
-            };
-            for (signal, sample) in news {
-                // A backend behind a load balancer may answer with an older sample than it did before.
-                if sample.time >= slots[signal].time {
-                    slots[signal] = sample;
+                if sample.is_none() && !missing_is_zero {
+                    continue;
+                }
+                // Before the first answer, what we wrote on a pod before is what is known of its work.
+                let was_busy = matches!(pod.stored, Stored::Ours(value) if value > 0);
+                let is_doubtful = last.is_outage() || (*last == Last::None && was_busy);
+                let slots = match self.by_pod.get_mut(&pod.uid) {
+                    Some(slots) => slots,
+                    None => self.by_pod.entry(pod.uid.clone()).or_insert_with(|| vec![Slot::EMPTY; policy.signals.len()].into()),
+                };
+                let slot = &mut slots[*signal];
+                let is_zero = sample.is_none_or(|sample| sample.value == 0.0);
+                match sample {
+                    _ if is_zero && *last == Last::None && was_busy => {}
+                    // A clock that is ahead must not make a value look newer than the ones to come.
+                    Some(sample) => slot.take(Sample { time: sample.time.min(now), ..sample }, is_doubtful),
+                    None => slot.miss(now, is_doubtful),
                 }
             }
         }
@@ -140,22 +172,23 @@ impl Readings {
         let is_empty = samples.iter().all(Option::is_none);
         if is_empty && policy.signals[signal].missing != Missing::Zero {
             if has_pods {
-                *last = Last::Outage;
+                *last = Last::Silent;
             }
             return Some(Taken::Empty);
         }
         // A backend that comes back without its past, or loses an exporter, answers like one whose pods are all idle.
-        let is_doubtful = match *last {
-            Last::Outage => true,
-            Last::Samples => is_empty,
-            Last::None | Last::Zeros | Last::Doubted => false,
-        };
+        let is_doubtful = last.is_outage() || (*last == Last::Samples && is_empty);
         if is_doubtful && samples.iter().flatten().all(|sample| sample.value == 0.0) {
             *last = Last::Doubted;
             return Some(Taken::Doubted);
         }
         *last = if is_empty { Last::Zeros } else { Last::Samples };
         Some(Taken::Believed)
+    }
+
+    /// Whether the last answer had nothing for any pod, where that does not mean zero.
+    pub fn is_silent(&self, signal: usize) -> bool {
+        self.last.get(signal) == Some(&Last::Silent)
     }
 
     /// Forgets pods that are gone and samples that nothing may use any more.
@@ -255,6 +288,56 @@ mod tests {
         poll(&mut readings, &policy, 0, Some(busy));
         assert_eq!(poll(&mut readings, &policy, 15, Some([None, None])), (Some(Taken::Empty), busy));
         assert_eq!(poll(&mut readings, &policy, 30, Some([Some(0.0), None])), (Some(Taken::Doubted), busy));
+    }
+
+    /// A Prometheus that has come back has scraped three of twenty targets: the other pods did not become idle.
+    #[test]
+    fn after_an_outage_each_zero_is_doubted_where_there_was_work() {
+        for missing in ["Unknown", "Zero"] {
+            let (mut readings, policy) = (Readings::default(), policy(missing));
+            poll(&mut readings, &policy, 0, Some([Some(9.0), Some(3.0)]));
+            poll(&mut readings, &policy, 15, None);
+            let partial = if missing == "Zero" { [Some(4.0), None] } else { [Some(4.0), Some(0.0)] };
+            assert_eq!(poll(&mut readings, &policy, 30, Some(partial)), (Some(Taken::Believed), [Some(4.0), Some(3.0)]), "{missing}");
+            assert_eq!(poll(&mut readings, &policy, 45, Some(partial)).1, [Some(4.0), Some(0.0)], "{missing}");
+        }
+    }
+
+    /// A scrape that comes late must not make a busy pod idle for a whole period.
+    #[test]
+    fn one_absence_is_not_yet_a_zero() {
+        let (mut readings, policy) = (Readings::default(), policy("Zero"));
+        poll(&mut readings, &policy, 0, Some([Some(9.0), Some(3.0)]));
+        assert_eq!(poll(&mut readings, &policy, 15, Some([None, Some(3.0)])).1, [Some(9.0), Some(3.0)]);
+        assert_eq!(poll(&mut readings, &policy, 30, Some([Some(8.0), None])).1, [Some(8.0), Some(3.0)]);
+        assert_eq!(poll(&mut readings, &policy, 45, Some([Some(8.0), None])).1, [Some(8.0), Some(0.0)]);
+    }
+
+    /// Datadog and CloudWatch stamp their points a minute or two in the past.
+    #[test]
+    fn a_zero_that_stands_for_nothing_gives_way_to_any_sample() {
+        let (mut readings, policy) = (Readings::default(), policy("Zero"));
+        poll(&mut readings, &policy, 1000, Some([None, Some(1.0)]));
+        let old = Timestamp::from_second(900).unwrap();
+        let samples = [Some(Sample { value: 7.0, time: old }), None];
+        let now = Timestamp::from_second(1015).unwrap();
+        readings.take_in(&policy, &[Some(&samples[..])], &[pod("a"), pod("b")], now);
+        assert!(matches!(readings.of_pod(&policy, "a", now).next(), Some(Reading::LastKnown(sample)) if sample.value == 7.0));
+    }
+
+    /// A restart of ours and of the backend at once: what we wrote on a pod says that it was at work.
+    #[test]
+    fn the_first_zeros_of_a_pod_that_was_at_work_wait_for_a_second_time() {
+        let (mut readings, policy) = (Readings::default(), policy("Unknown"));
+        let pods = [GovernedPod { stored: Stored::Ours(400), ..pod("a") }, pod("b")];
+        let mut poll = |second: i64| {
+            let now = Timestamp::from_second(second).unwrap();
+            let samples = [Some(Sample { value: 0.0, time: now }); 2];
+            readings.take_in(&policy, &[Some(&samples[..])], &pods, now);
+            ["a", "b"].map(|uid| readings.of_pod(&policy, uid, now).next() != Some(Reading::Nothing))
+        };
+        assert_eq!(poll(0), [false, true]);
+        assert_eq!(poll(15), [true, true]);
     }
 
     proptest! {

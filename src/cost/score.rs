@@ -76,10 +76,11 @@ pub fn score(policy: &CostPolicy, pods: &[impl AsRef<GovernedPod>], readings: &R
     scores
 }
 
-/// Which signals say something about at least one pod. One of several that says nothing of any is left out, so that the rest
-/// still ranks; where all say nothing, nothing is left out and every pod is unknown.
+/// Which signals count. One of several is left out, so that the rest still ranks, if its last answer had a series for nobody, and
+/// nothing is kept of it either. A query that *failed* is not left out: what it would have said is unknown. Where all signals say
+/// nothing, nothing is left out, and every pod is unknown.
 pub fn signals_that_count(policy: &CostPolicy, pods: &[impl AsRef<GovernedPod>], readings: &Readings, now: Timestamp) -> Vec<bool> {
-    let mut counts = vec![false; policy.signals.len()];
+    let mut counts: Vec<bool> = (0..policy.signals.len()).map(|signal| !readings.is_silent(signal)).collect();
     for pod in pods {
         for (counts, reading) in counts.iter_mut().zip(readings.of_pod(policy, &pod.as_ref().uid, now)) {
             *counts |= reading != Reading::Nothing;

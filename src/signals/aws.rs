@@ -9,12 +9,19 @@ use aws_sigv4::sign::v4;
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
 
 use super::QueryError;
 use super::endpoint::Endpoint;
 
 /// Credentials are replaced while they are still good for this long.
 const BEFORE_THEIR_END: Duration = Duration::from_secs(300);
+
+/// How long fetching them may take, in all its steps.
+const FETCH_LIMIT: Duration = Duration::from_secs(10);
+
+/// After a failure they are not asked for again for so long.
+const AFTER_A_FAILURE: Duration = Duration::from_secs(5);
 
 /// Where the credentials come from.
 #[derive(Debug, Clone, Deserialize)]
@@ -28,8 +35,9 @@ pub enum Source {
         /// The token service; that of the region where absent.
         url: Option<String>,
     },
-    /// EKS Pod Identity, by `AWS_CONTAINER_CREDENTIALS_FULL_URI` and `AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE`.
-    PodIdentity {},
+    /// EKS Pod Identity. What is absent comes from the environment variables that EKS sets:
+    /// `AWS_CONTAINER_CREDENTIALS_FULL_URI` and `AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE`.
+    PodIdentity { url: Option<String>, token_file: Option<PathBuf> },
     /// The role of the instance, from its metadata service (version 2 of its protocol).
     Instance {
         /// The metadata service; that of EC2 where absent.
@@ -42,7 +50,14 @@ pub enum Source {
 /// Credentials, fetched when they are needed and kept until shortly before their end.
 pub struct Keys {
     source: Resolved,
-    kept: Mutex<Option<Credentials>>,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    credentials: Option<Credentials>,
+    /// When they could not be fetched last, and why.
+    failed: Option<(Instant, String)>,
 }
 
 /// A source with nothing left open.
@@ -54,37 +69,57 @@ enum Resolved {
 }
 
 impl Keys {
-    /// `endpoint` makes one for an address, with the time-out of the backend that asks.
-    pub fn new(source: &Source, region: &str, endpoint: impl Fn(&str) -> anyhow::Result<Endpoint>) -> anyhow::Result<Self> {
-        let variable = |name: &str| std::env::var(name).map_err(|_| anyhow::anyhow!("credentials: {name} is not set, nor is its field"));
+    /// `endpoint` makes one for an address, with the time-out of the backend that asks, and with the environment's proxy or without:
+    /// what is on the machine itself is never asked through one.
+    pub fn new(source: &Source, region: &str, endpoint: impl Fn(&str, bool) -> anyhow::Result<Endpoint>) -> anyhow::Result<Self> {
+        let variable = |name: &str| {
+            std::env::var(name).map_err(|_| {
+                anyhow::anyhow!("credentials: found neither the field nor the environment variable {name}, wanted one of them")
+            })
+        };
         let source = match source.clone() {
             Source::WebIdentity { role_arn, token_file, url } => Resolved::WebIdentity {
-                endpoint: endpoint(&url.unwrap_or_else(|| format!("https://sts.{region}.amazonaws.com")))?,
+                endpoint: endpoint(&url.unwrap_or_else(|| format!("https://sts.{region}.{}", domain(region))), true)?,
                 role_arn: role_arn.map_or_else(|| variable("AWS_ROLE_ARN"), Ok)?,
                 token_file: token_file.map_or_else(|| variable("AWS_WEB_IDENTITY_TOKEN_FILE").map(Into::into), Ok)?,
             },
-            Source::PodIdentity {} => Resolved::PodIdentity {
-                endpoint: endpoint(&variable("AWS_CONTAINER_CREDENTIALS_FULL_URI")?)?,
-                token_file: variable("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")?.into(),
+            Source::PodIdentity { url, token_file } => Resolved::PodIdentity {
+                endpoint: endpoint(&url.map_or_else(|| variable("AWS_CONTAINER_CREDENTIALS_FULL_URI"), Ok)?, false)?,
+                token_file: token_file.map_or_else(|| variable("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE").map(Into::into), Ok)?,
             },
-            Source::Instance { url } => Resolved::Instance { endpoint: endpoint(&url.unwrap_or_else(|| "http://169.254.169.254".into()))? },
+            Source::Instance { url } => {
+                Resolved::Instance { endpoint: endpoint(&url.unwrap_or_else(|| "http://169.254.169.254".into()), false)? }
+            }
             Source::Files { access_key_id_file, secret_access_key_file } => {
-                Resolved::Files { endpoint: endpoint("https://localhost")?, access_key_id_file, secret_access_key_file }
+                Resolved::Files { endpoint: endpoint("https://localhost", false)?, access_key_id_file, secret_access_key_file }
             }
         };
-        Ok(Self { source, kept: Mutex::new(None) })
+        Ok(Self { source, kept: Mutex::default() })
     }
 
-    /// Credentials that are good for a while. Several that ask at once wait for one answer.
+    /// Credentials that are good for a while. Several that ask at once wait for one answer; a failure is theirs too, for a few
+    /// seconds, rather than tried again by each in turn.
     pub async fn get(&self) -> Result<Credentials, QueryError> {
         let mut kept = self.kept.lock().await;
-        let good_until = SystemTime::now() + BEFORE_THEIR_END;
-        if let Some(credentials) = kept.as_ref().filter(|found| found.expiry().is_some_and(|end| end > good_until)) {
+        let ends_after = |moment: SystemTime| move |found: &&Credentials| found.expiry().is_some_and(|end| end > moment);
+        if let Some(credentials) = kept.credentials.as_ref().filter(ends_after(SystemTime::now() + BEFORE_THEIR_END)) {
             return Ok(credentials.clone());
         }
-        let fetched = self.source.fetch().await?;
-        *kept = Some(fetched.clone());
-        Ok(fetched)
+        let still_good = kept.credentials.as_ref().filter(ends_after(SystemTime::now())).cloned();
+        if let Some((_, why)) = kept.failed.as_ref().filter(|(at, _)| at.elapsed() < AFTER_A_FAILURE) {
+            return still_good.ok_or_else(|| QueryError::malformed(why));
+        }
+        let fetched = timeout(FETCH_LIMIT, self.source.fetch()).await.unwrap_or(Err(QueryError::Timeout(FETCH_LIMIT)));
+        match fetched {
+            Ok(fetched) => {
+                *kept = Kept { credentials: Some(fetched.clone()), failed: None };
+                Ok(fetched)
+            }
+            Err(e) => {
+                kept.failed = Some((Instant::now(), format!("credentials: {e}")));
+                still_good.ok_or(e)
+            }
+        }
     }
 }
 
@@ -100,22 +135,22 @@ impl Resolved {
                     ("RoleSessionName", "pecking-order"),
                     ("WebIdentityToken", &token),
                 ]);
-                let body = endpoint.receive(request.header("accept", "application/json")).await?;
+                let body = endpoint.receive(request.header("accept", "application/json"), &[&token]).await?;
                 let answer: Assumed = parse(&body)?;
                 Ok(answer.response.result.credentials.into())
             }
             Self::PodIdentity { endpoint, token_file } => {
                 let token = endpoint.secret(token_file).await?;
-                let body = endpoint.receive(endpoint.get(&[]).header("authorization", token)).await?;
+                let body = endpoint.receive(endpoint.get(&[]).header("authorization", &token), &[&token]).await?;
                 parse::<Found>(&body).map(Into::into)
             }
             Self::Instance { endpoint } => {
                 let token = endpoint.put("/latest/api/token").header("x-aws-ec2-metadata-token-ttl-seconds", "300");
-                let token = text(&endpoint.receive(token).await?);
+                let token = text(&endpoint.receive(token, &[]).await?);
                 let ask = |path: &str| endpoint.get_at(path).header("x-aws-ec2-metadata-token", &token);
                 let roles = "/latest/meta-data/iam/security-credentials/";
-                let role = text(&endpoint.receive(ask(roles)).await?);
-                let body = endpoint.receive(ask(&format!("{roles}{}", role.lines().next().unwrap_or_default()))).await?;
+                let role = text(&endpoint.receive(ask(roles), &[&token]).await?);
+                let body = endpoint.receive(ask(&format!("{roles}{}", role.lines().next().unwrap_or_default())), &[&token]).await?;
                 parse::<Found>(&body).map(Into::into)
             }
             Self::Files { endpoint, access_key_id_file, secret_access_key_file } => {
@@ -127,6 +162,11 @@ impl Resolved {
     }
 }
 
+/// The domain of a region's services.
+pub fn domain(region: &str) -> &'static str {
+    if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" }
+}
+
 fn text(body: &[u8]) -> String {
     String::from_utf8_lossy(body).trim().to_owned()
 }
@@ -134,7 +174,7 @@ fn text(body: &[u8]) -> String {
 /// The message of an error must not quote the text: it holds a secret.
 fn parse<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, QueryError> {
     serde_json::from_slice(body).map_err(|e| {
-        QueryError::Malformed(format!("credentials: no JSON of the expected shape, at line {} column {}", e.line(), e.column()))
+        QueryError::malformed(format!("credentials: no JSON of the expected shape, at line {} column {}", e.line(), e.column()))
     })
 }
 
@@ -161,8 +201,9 @@ struct AssumedResult {
 struct Found {
     access_key_id: String,
     secret_access_key: String,
-    #[serde(alias = "SessionToken")]
-    token: String,
+    /// The metadata services call it so, the token service the other way.
+    token: Option<String>,
+    session_token: Option<String>,
     expiration: End,
 }
 
@@ -177,10 +218,13 @@ enum End {
 impl From<Found> for Credentials {
     fn from(found: Found) -> Self {
         let end = match found.expiration {
-            End::Seconds(seconds) => SystemTime::UNIX_EPOCH + Duration::from_secs(seconds.max(0.0) as u64),
+            // What lies beyond the clock counts as ended.
+            End::Seconds(seconds) => {
+                SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds.max(0.0) as u64)).unwrap_or(SystemTime::UNIX_EPOCH)
+            }
             End::Text(time) => time.into(),
         };
-        Self::new(found.access_key_id, found.secret_access_key, Some(found.token), Some(end), "fetched")
+        Self::new(found.access_key_id, found.secret_access_key, found.token.or(found.session_token), Some(end), "fetched")
     }
 }
 
@@ -201,7 +245,7 @@ pub fn signature(
     service: &str,
     time: SystemTime,
 ) -> Result<Vec<(String, String)>, QueryError> {
-    let refused = |e: String| QueryError::Malformed(format!("the request cannot be signed: {e}"));
+    let refused = |e: String| QueryError::malformed(format!("the request cannot be signed: {e}"));
     let identity = credentials.clone().into();
     let params = v4::SigningParams::builder()
         .identity(&identity)
@@ -251,5 +295,11 @@ mod tests {
     fn what_is_wrong_with_credentials_is_said_without_them() {
         let error = parse::<Found>(br#"{"AccessKeyId": "id", "SecretAccessKey": "hush", "Token": 7}"#).err().unwrap().to_string();
         assert!(error.contains("credentials") && !error.contains("hush"), "{error}");
+    }
+
+    #[test]
+    fn an_end_beyond_the_clock_is_an_end() {
+        let found: Found = parse(br#"{"AccessKeyId": "a", "SecretAccessKey": "b", "Expiration": 1e30}"#).unwrap();
+        assert_eq!(Credentials::from(found).expiry(), Some(SystemTime::UNIX_EPOCH));
     }
 }

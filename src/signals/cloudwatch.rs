@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use anyhow::ensure;
 use aws_credential_types::Credentials;
@@ -10,6 +10,7 @@ use futures::future::BoxFuture;
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::json;
+use tokio::time::timeout;
 
 use super::aws::{self, Keys, Unsigned};
 use super::confinement::Confinement;
@@ -18,6 +19,9 @@ use super::{Backend, Query, QueryError, Rows};
 
 /// A Metrics Insights query has at most 500 series, and other expressions come in pages of that order.
 const MOST_PAGES: usize = 20;
+
+/// Metrics Insights returns no more series than these, and does not say how many there would be.
+const MOST_SERIES: usize = 500;
 
 /// How the JSON protocol names the operation.
 const TARGET: &str = "GraniteServiceVersion20100801.GetMetricData";
@@ -37,8 +41,15 @@ pub struct Config {
     timeout_seconds: u32,
     /// `toQueries` or `none`: expressions of CloudWatch cannot be kept to a namespace by a matcher.
     confinement: Confinement,
+    /// No policy polls more often, whatever it says: CloudWatch charges for each metric that is asked for.
+    #[serde(default = "default_least_poll_seconds")]
+    least_poll_seconds: u32,
     #[serde(default = "endpoint::default_max_response_bytes")]
     max_response_bytes: usize,
+}
+
+fn default_least_poll_seconds() -> u32 {
+    60
 }
 
 fn default_period_seconds() -> u32 {
@@ -51,6 +62,9 @@ pub struct CloudWatch {
     region: String,
     period_seconds: u32,
     confinement: Confinement,
+    least_poll_seconds: u32,
+    timeout: Duration,
+    max_response_bytes: usize,
 }
 
 impl CloudWatch {
@@ -64,28 +78,32 @@ impl CloudWatch {
             !matches!(config.confinement, Confinement::ToLabel(_)),
             "confinement: found toLabel, wanted toQueries or none: expressions of CloudWatch cannot be given a matcher"
         );
-        let endpoint = |url: &str| {
+        let endpoint = |url: &str, through_proxy: bool| {
             let settings = Settings {
                 url,
                 timeout_seconds: config.timeout_seconds,
                 auth: &Auth::None,
                 ca_file: None,
                 headers: &BTreeMap::new(),
+                through_proxy,
                 max_response_bytes: config.max_response_bytes,
             };
             Endpoint::new(&settings, "", directory)
         };
-        let url = config.url.clone().unwrap_or_else(|| format!("https://monitoring.{region}.amazonaws.com"));
+        let url = config.url.clone().unwrap_or_else(|| format!("https://monitoring.{region}.{}", aws::domain(region)));
         Ok(Self {
-            endpoint: endpoint(&url)?,
+            endpoint: endpoint(&url, true)?,
             keys: Keys::new(&config.credentials, region, endpoint)?,
             region: region.clone(),
             period_seconds: period,
             confinement: config.confinement.clone(),
+            least_poll_seconds: config.least_poll_seconds,
+            timeout: Duration::from_secs(config.timeout_seconds.into()),
+            max_response_bytes: config.max_response_bytes,
         })
     }
 
-    async fn page(&self, query: &Query, credentials: &Credentials, token: Option<&str>) -> Result<Answer, QueryError> {
+    async fn page(&self, query: &Query, credentials: &Credentials, token: Option<&str>) -> Result<(Answer, usize), QueryError> {
         let (now, period) = (Timestamp::now().as_second(), i64::from(self.period_seconds));
         // The period that has only begun has no point yet, so three of them hold at least one.
         let window = i64::try_from(query.max_age.as_secs()).unwrap_or(i64::MAX).max(3 * period);
@@ -103,8 +121,42 @@ impl CloudWatch {
         let signed = signed.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let request =
             headers.into_iter().chain(signed).fold(self.endpoint.post_body(body), |request, (name, value)| request.header(name, value));
-        let answer = self.endpoint.receive(request).await?;
-        serde_json::from_slice(&answer).map_err(|e| QueryError::Malformed(e.to_string()))
+        let answer = self.endpoint.receive(request, &[]).await?;
+        let page: Answer = serde_json::from_slice(&answer).map_err(QueryError::malformed)?;
+        Ok((page, answer.len()))
+    }
+
+    async fn pages(&self, query: &Query) -> Result<Rows, QueryError> {
+        let (columns, credentials) = (grouped_by(&query.text), self.keys.get().await?);
+        let (mut rows, mut seen, mut series) = (Rows::default(), HashSet::new(), HashSet::new());
+        let (mut token, mut bytes) = (None::<String>, 0);
+        for _ in 0..MOST_PAGES {
+            let (page, length) = self.page(query, &credentials, token.as_deref()).await?;
+            bytes += length;
+            if bytes > self.max_response_bytes {
+                return Err(QueryError::TooLarge(self.max_response_bytes));
+            }
+            if let Some(message) = page.messages.first() {
+                return Err(QueryError::malformed(format!("the backend says {}: {}", message.code, message.value)));
+            }
+            for result in page.metric_data_results {
+                series.insert(result.label.clone());
+                // A series may go on on the next page; its latest point came first.
+                if !seen.contains(&result.label) && result.read(&columns, &mut rows)? {
+                    seen.insert(result.label);
+                }
+            }
+            token = page.next_token.filter(|token| !token.is_empty());
+            if token.is_none() {
+                let is_insights = query.text.trim_start().get(..6).is_some_and(|word| word.eq_ignore_ascii_case("select"));
+                if is_insights && series.len() >= MOST_SERIES {
+                    let why = format!("found {MOST_SERIES} series, which is where Metrics Insights stops: wanted a query with fewer");
+                    return Err(QueryError::malformed(why));
+                }
+                return Ok(rows);
+            }
+        }
+        Err(QueryError::malformed(format!("more than {MOST_PAGES} pages")))
     }
 }
 
@@ -113,25 +165,13 @@ impl Backend for CloudWatch {
         self.confinement.apply(query, namespace, |_, _, _| Err("a matcher cannot be added".into()))
     }
 
+    fn least_period(&self) -> Duration {
+        Duration::from_secs(self.least_poll_seconds.into())
+    }
+
+    /// All pages together have the time and the size of one answer.
     fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Rows, QueryError>> {
-        Box::pin(async move {
-            let (columns, credentials) = (grouped_by(&query.text), self.keys.get().await?);
-            let (mut rows, mut seen, mut token) = (Rows::default(), HashSet::new(), None::<String>);
-            for _ in 0..MOST_PAGES {
-                let answer = self.page(query, &credentials, token.as_deref()).await?;
-                for result in answer.metric_data_results {
-                    // A series may go on on the next page; its latest point came first.
-                    if seen.insert(result.label.clone()) {
-                        result.read(&columns, &mut rows)?;
-                    }
-                }
-                token = answer.next_token.filter(|token| !token.is_empty());
-                if token.is_none() {
-                    return Ok(rows);
-                }
-            }
-            Err(QueryError::Malformed(format!("more than {MOST_PAGES} pages")))
-        })
+        Box::pin(async move { timeout(self.timeout, self.pages(query)).await.unwrap_or(Err(QueryError::Timeout(self.timeout))) })
     }
 }
 
@@ -140,7 +180,19 @@ impl Backend for CloudWatch {
 struct Answer {
     #[serde(default)]
     metric_data_results: Vec<Series>,
+    /// What is wrong with the answer as a whole, such as that it is not complete.
+    #[serde(default)]
+    messages: Vec<Message>,
     next_token: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Message {
+    #[serde(default)]
+    code: String,
+    #[serde(default)]
+    value: String,
 }
 
 #[derive(Deserialize)]
@@ -158,14 +210,14 @@ struct Series {
 }
 
 impl Series {
-    /// The latest point. The label holds the values of the columns that the query groups by; the whole of it is `label`, and a
+    /// Adds the latest point, and says whether there is one. The label holds the values of the columns that the query groups by; the whole of it is `label`, and a
     /// column that names the pod or its namespace is also found under `pod` or `namespace`.
-    fn read(self, columns: &[String], rows: &mut Rows) -> Result<(), QueryError> {
+    fn read(&self, columns: &[String], rows: &mut Rows) -> Result<bool, QueryError> {
         if matches!(self.status_code.as_str(), "InternalError" | "Forbidden") {
-            return Err(QueryError::Malformed(format!("the backend says {} for `{}`", self.status_code, self.label)));
+            return Err(QueryError::malformed(format!("the backend says {} for `{}`", self.status_code, self.label)));
         }
-        let (Some(seconds), Some(value)) = (self.timestamps.first(), self.values.first()) else { return Ok(()) };
-        let time = Timestamp::from_millisecond((seconds * 1000.0) as i64).map_err(|e| QueryError::Malformed(e.to_string()))?;
+        let (Some(seconds), Some(value)) = (self.timestamps.first(), self.values.first()) else { return Ok(false) };
+        let time = Timestamp::from_millisecond((seconds * 1000.0) as i64).map_err(QueryError::malformed)?;
         let values: Vec<&str> = self.label.split_whitespace().collect();
         if values.len() == columns.len() {
             let labels = || columns.iter().map(String::as_str).zip(values.iter().copied());
@@ -179,7 +231,7 @@ impl Series {
         }
         rows.label("label", &self.label);
         rows.end(*value, time);
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use futures::future::BoxFuture;
 use k8s_openapi::jiff::Timestamp;
@@ -34,8 +35,15 @@ pub struct Config {
     /// How a query is kept to the namespace of its policy; to the tag `kube_namespace` where absent.
     #[serde(default = "default_confinement")]
     confinement: Confinement,
+    /// No policy polls more often, whatever it says: the number of queries is limited for the whole organisation.
+    #[serde(default = "default_least_poll_seconds")]
+    least_poll_seconds: u32,
     #[serde(default = "endpoint::default_max_response_bytes")]
     max_response_bytes: usize,
+}
+
+fn default_least_poll_seconds() -> u32 {
+    60
 }
 
 fn default_site() -> String {
@@ -51,6 +59,7 @@ pub struct Datadog {
     api_key_file: PathBuf,
     application_key_file: PathBuf,
     confinement: Confinement,
+    least_poll_seconds: u32,
 }
 
 impl Datadog {
@@ -63,6 +72,7 @@ impl Datadog {
             auth: &Auth::None,
             ca_file: config.ca_file.as_deref(),
             headers: &BTreeMap::new(),
+            through_proxy: true,
             max_response_bytes: config.max_response_bytes,
         };
         Ok(Self {
@@ -70,6 +80,7 @@ impl Datadog {
             api_key_file: config.api_key_file.clone(),
             application_key_file: config.application_key_file.clone(),
             confinement: config.confinement.clone(),
+            least_poll_seconds: config.least_poll_seconds,
         })
     }
 }
@@ -79,16 +90,20 @@ impl Backend for Datadog {
         self.confinement.apply(query, namespace, confine)
     }
 
+    fn least_period(&self) -> Duration {
+        Duration::from_secs(self.least_poll_seconds.into())
+    }
+
     fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Rows, QueryError>> {
         Box::pin(async move {
             let to = Timestamp::now().as_second();
             let window = i64::try_from(query.max_age.as_secs()).unwrap_or(i64::MAX).max(LEAST_WINDOW_SECONDS);
             let (from, to) = (to.saturating_sub(window).to_string(), to.to_string());
             let request = self.endpoint.get(&[("from", &from), ("to", &to), ("query", &query.text)]);
-            let request = request
-                .header("DD-API-KEY", self.endpoint.secret(&self.api_key_file).await?)
-                .header("DD-APPLICATION-KEY", self.endpoint.secret(&self.application_key_file).await?);
-            read(&self.endpoint.receive(request).await?)
+            let (api, application) =
+                (self.endpoint.secret(&self.api_key_file).await?, self.endpoint.secret(&self.application_key_file).await?);
+            let request = request.header("DD-API-KEY", &api).header("DD-APPLICATION-KEY", &application);
+            read(&self.endpoint.receive(request, &[&api, &application]).await?)
         })
     }
 }
@@ -112,9 +127,9 @@ fn read(body: &[u8]) -> Result<Rows, QueryError> {
         #[serde(default)]
         pointlist: Vec<(f64, Option<f64>)>,
     }
-    let answer: Answer = serde_json::from_slice(body).map_err(|e| QueryError::Malformed(e.to_string()))?;
+    let answer: Answer = serde_json::from_slice(body).map_err(QueryError::malformed)?;
     if answer.status != "ok" || answer.error.as_ref().is_some_and(|error| !error.is_empty()) {
-        return Err(QueryError::Malformed(format!("the backend says: {}", answer.error.unwrap_or(answer.status))));
+        return Err(QueryError::malformed(format!("the backend says: {}", answer.error.unwrap_or(answer.status))));
     }
     let mut rows = Rows::default();
     for series in answer.series {
@@ -128,77 +143,149 @@ fn read(body: &[u8]) -> Result<Rows, QueryError> {
                 rows.label(label, value);
             }
         }
-        let time = Timestamp::from_millisecond(milliseconds as i64).map_err(|e| QueryError::Malformed(e.to_string()))?;
+        let time = Timestamp::from_millisecond(milliseconds as i64).map_err(QueryError::malformed)?;
         rows.end(value, time);
     }
     Ok(rows)
 }
 
-/// Words that may stand in a query without a scope behind them: aggregations as arguments, and the ways to fill and to roll up.
-const BARE_WORDS: [&str; 14] =
-    ["by", "avg", "max", "min", "sum", "count", "null", "zero", "linear", "last", "as_count", "as_rate", "desc", "asc"];
+/// Functions that a query may use around its metrics.
+const FUNCTIONS: [&str; 32] = [
+    "abs",
+    "log2",
+    "log10",
+    "cumsum",
+    "integral",
+    "diff",
+    "derivative",
+    "dt",
+    "monotonic_diff",
+    "per_second",
+    "per_minute",
+    "per_hour",
+    "default_zero",
+    "exclude_null",
+    "count_nonzero",
+    "count_not_null",
+    "moving_rollup",
+    "top",
+    "clamp_min",
+    "clamp_max",
+    "cutoff_min",
+    "cutoff_max",
+    "ewma_3",
+    "ewma_5",
+    "ewma_10",
+    "ewma_20",
+    "median_3",
+    "median_5",
+    "median_7",
+    "median_9",
+    "autosmooth",
+    "timeshift",
+];
 
-/// The query with `tag:namespace` in each of its scopes. What is not plainly a metric with a scope, a function, a number or one
-/// of a few words is refused rather than guessed at: a metric without a scope would be read from everywhere.
+/// What may follow a scope.
+const METHODS: [&str; 5] = [".rollup", ".fill", ".as_count", ".as_rate", ".weighted"];
+
+/// Words that may stand among the arguments of a function.
+const ARGUMENTS: [&str; 11] = ["avg", "max", "min", "sum", "count", "null", "zero", "linear", "last", "mean", "area"];
+
+/// What stood before, as far as it matters for what may come next.
+#[derive(Clone, Copy, PartialEq)]
+enum Before {
+    /// The end of a scope, or of a group, where `by` may come.
+    Closed,
+    /// A metric, whose scope must come at once.
+    Metric,
+    By,
+    Other,
+}
+
+/// The query with `tag:namespace` in each of its scopes. What is not plainly a metric with a scope, a known function or method, a
+/// number, a string, or one of a few words is refused rather than guessed at: a metric that is overlooked would be read from
+/// everywhere.
 pub fn confine(query: &str, tag: &str, namespace: &str) -> Result<String, String> {
     let matcher = format!("{tag}:{namespace}");
     let mut confined = String::with_capacity(query.len() + 64);
-    let (mut rest, mut scopes, mut before) = (query, 0, "");
-    while let Some(first) = rest.chars().next() {
+    let (mut at, mut scopes, mut before) = (0, 0, Before::Other);
+    let refuse = |at: usize, why: String| Err(format!("at character {}: {why}", at + 1));
+    if let Some(at) = query.find(|c: char| !(c.is_ascii_graphic() || c == ' ' || c == '\n' || c == '\t')) {
+        return refuse(at, "found a character that is not plain ASCII, wanted a query without".into());
+    }
+    while let Some(first) = query[at..].chars().next() {
+        let rest = &query[at..];
         let is_word = |c: char| c.is_ascii_alphanumeric() || "_.:".contains(c);
         let length = match first {
             '{' => {
-                let end = rest.find('}').ok_or("a `{` is never closed")?;
-                let inside = &rest[1..end];
-                if inside.contains('{') {
-                    return Err("a `{` stands inside of another".into());
-                }
+                let Some(end) = rest.find('}') else { return refuse(at, "found a `{` that is never closed, wanted its `}`".into()) };
                 match before {
-                    "by" => confined.push_str(&rest[..=end]),
-                    "" => return Err("a `{` has no metric before it".into()),
-                    _ => {
+                    Before::By => confined.push_str(&rest[..=end]),
+                    Before::Metric => {
                         scopes += 1;
-                        confined.push_str(&format!("{{{}}}", scope(inside, &matcher)?));
+                        confined.push_str(&format!("{{{}}}", scope(&rest[1..end], tag, &matcher).or_else(|why| refuse(at, why))?));
                     }
+                    _ => return refuse(at, "found a `{`, wanted it right after a metric or after `by`".into()),
                 }
-                before = "";
+                before = Before::Closed;
                 end + 1
             }
             '\'' => {
-                let end = rest[1..].find('\'').ok_or("a `'` is never closed")? + 2;
+                let Some(end) = rest[1..].find('\'').map(|end| end + 2).filter(|end| !rest[..*end].contains('\\')) else {
+                    return refuse(at, "found a `'` that is never closed or a `\\` behind it, wanted a plain text".into());
+                };
                 confined.push_str(&rest[..end]);
+                before = Before::Other;
                 end
             }
             c if is_word(c) => {
                 let end = rest.find(|c: char| !is_word(c)).unwrap_or(rest.len());
-                let word = &rest[..end];
-                let next = rest[end..].trim_start().chars().next();
-                let bare = word.trim_start_matches('.');
-                let harmless = bare.parse::<f64>().is_ok() || BARE_WORDS.contains(&bare);
-                if next != Some('{') && next != Some('(') && !harmless {
-                    return Err(format!("`{word}` has no scope in braces"));
-                }
-                before = word;
+                let (word, next) = (&rest[..end], rest[end..].chars().next());
+                before = match next {
+                    Some('{') if word == "by" && before == Before::Closed => Before::By,
+                    Some('{') if word != "by" => Before::Metric,
+                    Some('(') if FUNCTIONS.contains(&word) || (METHODS.contains(&word) && before == Before::Closed) => Before::Other,
+                    _ if word == "by" && before == Before::Closed => Before::By,
+                    _ if word.parse::<f64>().is_ok() || ARGUMENTS.contains(&word) => Before::Other,
+                    Some('(') => return refuse(at, format!("found `{word}(`, wanted a function such as {}", FUNCTIONS[..4].join(", "))),
+                    _ => return refuse(at, format!("found `{word}`, wanted a metric with a scope in braces right behind it")),
+                };
                 confined.push_str(word);
                 end
             }
-            c if c.is_whitespace() || "()+-*/,".contains(c) => {
-                before = if c.is_whitespace() { before } else { "" };
+            ' ' | '\n' | '\t' => {
+                if before == Before::Metric {
+                    before = Before::Other;
+                }
+                confined.push(' ');
+                1
+            }
+            c if "()+-*/,".contains(c) => {
+                before = if c == ')' { Before::Closed } else { Before::Other };
                 confined.push(c);
                 1
             }
-            c => return Err(format!("`{c}` is not understood")),
+            c => return refuse(at, format!("found `{c}`, wanted a metric, a function, a number or an operator")),
         };
-        rest = &rest[length..];
+        at += length;
     }
-    if scopes == 0 { Err("found no metric with a scope in braces".into()) } else { Ok(confined) }
+    if scopes == 0 { Err("found no metric, wanted one with a scope in braces, such as work{*}".into()) } else { Ok(confined) }
 }
 
-/// A scope that keeps only what also has the matcher. Commas mean AND; words (AND, OR, NOT, IN) do not mix with them.
-fn scope(inside: &str, matcher: &str) -> Result<String, String> {
-    let has_words = inside
-        .split(|c: char| c.is_whitespace() || c == '(' || c == ')')
-        .any(|word| matches!(word.to_ascii_uppercase().as_str(), "AND" | "OR" | "NOT" | "IN"));
+/// A scope that keeps only what also has the matcher. Commas mean AND; the words (AND, OR, NOT, IN) do not mix with them.
+fn scope(inside: &str, tag: &str, matcher: &str) -> Result<String, String> {
+    if let Some(c) = inside.chars().find(|c| !(c.is_ascii_alphanumeric() || "_.:/*!,()- ".contains(*c))) {
+        return Err(format!("found `{c}` in a scope, wanted tags, commas, brackets, and AND, OR, NOT, IN"));
+    }
+    let words: Vec<&str> = inside.split([' ', '(', ')', ',']).filter(|word| !word.is_empty()).collect();
+    if let Some(other) = words.iter().find(|word| word.trim_start_matches(['!', '-']).starts_with(&format!("{tag}:")) && **word != matcher)
+    {
+        return Err(format!("found `{other}`, wanted no other than `{matcher}`, which is added"));
+    }
+    let has_words = words.iter().any(|word| ["AND", "OR", "NOT", "IN"].contains(&word.to_ascii_uppercase().as_str()));
+    if has_words && inside.contains(',') && !words.iter().any(|word| word.eq_ignore_ascii_case("IN")) {
+        return Err("found commas among AND, OR and NOT, wanted one or the other".into());
+    }
     let depth = inside.chars().try_fold(0i32, |depth, c| match c {
         '(' => Some(depth + 1),
         ')' if depth == 0 => None,
@@ -206,11 +293,11 @@ fn scope(inside: &str, matcher: &str) -> Result<String, String> {
         _ => Some(depth),
     });
     if depth != Some(0) {
-        return Err(format!("the brackets of the scope `{inside}` do not match"));
+        return Err(format!("found brackets that do not match in `{inside}`, wanted as many `(` as `)`"));
     }
     Ok(match inside.trim() {
         "" | "*" => matcher.into(),
-        trimmed if has_words => format!("({trimmed}) AND {matcher}"),
+        trimmed if has_words || trimmed.contains(['(', ' ']) => format!("({trimmed}) AND {matcher}"),
         trimmed => format!("{trimmed},{matcher}"),
     })
 }
@@ -227,7 +314,9 @@ mod tests {
             ("sum:work{*} by {pod_name}", "sum:work{kube_namespace:shop} by {pod_name}"),
             ("avg:a.b{app:web,env:x}by{pod_name}", "avg:a.b{app:web,env:x,kube_namespace:shop}by{pod_name}"),
             ("work{app:a OR app:b}", "work{(app:a OR app:b) AND kube_namespace:shop}"),
+            ("work{app IN (a, b)}", "work{(app IN (a, b)) AND kube_namespace:shop}"),
             ("max:work{NOT app:a}", "max:work{(NOT app:a) AND kube_namespace:shop}"),
+            ("work{kube_namespace:shop}", "work{kube_namespace:shop,kube_namespace:shop}"),
             (
                 "100 * sum:a{*} by {pod_name}.rollup(max, 60) / sum:b{} by {pod_name}",
                 "100 * sum:a{kube_namespace:shop} by {pod_name}.rollup(max, 60) / sum:b{kube_namespace:shop} by {pod_name}",
@@ -241,19 +330,33 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_confined_is_refused_with_the_reason() {
+    fn what_cannot_be_confined_is_refused_with_the_place_and_the_reason() {
         for (query, why) in [
-            ("", "no metric"),
-            ("work", "`work` has no scope"),
-            ("sum:a{*} + b", "`b` has no scope"),
-            ("sum:a{*", "never closed"),
-            ("sum:a{x{y}}", "inside of another"),
-            ("{*}", "no metric before it"),
+            ("", "found no metric"),
+            ("work", "at character 1: found `work`, wanted a metric with a scope"),
+            ("sum:a{*} + b", "at character 12: found `b`"),
+            ("sum:a{*", "at character 6: found a `{` that is never closed"),
+            ("sum:a{x{y}}", "found `{` in a scope"),
+            ("{*}", "right after a metric"),
+            ("sum:a {*}", "wanted a metric with a scope"),
             ("sum:a{x) OR (y}", "do not match"),
-            ("sum:a{*}; sum:b{*}", "`;` is not understood"),
-            ("by {pod}", "no metric"),
-            ("top(a, 10, 'mean)", "`a` has no scope"),
+            ("sum:a{*}; sum:b{*}", "found `;`"),
+            ("by {pod}", "found `by`"),
+            ("sum:a{*} + by{kube_namespace:other}", "found `by`"),
+            ("sum:a{*} +by 'x' {*}", "found `by`"),
+            ("sum:a{*} + sum:secret(60)", "found `sum:secret(`"),
+            ("sum:a{*} + logs('*').index('*')", "found `logs(`"),
+            ("sum:a{*}.index('x')", "found `.index(`"),
+            ("sum:a{app:\"(\" ) OR (app:\")\"}", "found `\"` in a scope"),
+            ("sum:a{x||y:z}", "found `|` in a scope"),
+            ("sum:a{a:b,OR kube_namespace:other}", "wanted no other than `kube_namespace:shop`"),
+            ("sum:a{a:b,OR c:d}", "found commas among"),
+            ("sum:a{!kube_namespace:x}", "wanted no other"),
+            ("sum:a{*}\u{a0}by {pod_name}", "at character 9: found a character that is not plain ASCII"),
+            ("sum:ä{*}", "not plain ASCII"),
+            ("top(a, 10, 'mean)", "found `a`"),
             ("1 + 'x", "never closed"),
+            (r"sum:a{*} + 'x\' + sum:b{*} + 'y'", "found a `'`"),
         ] {
             let found = confine(query, "kube_namespace", "shop").unwrap_err();
             assert!(found.contains(why), "{query}: {found}");
@@ -274,18 +377,57 @@ mod tests {
         assert!(error.to_string().ends_with("the backend says: Rule 'avg' is invalid"), "{error}");
     }
 
+    /// Pieces of which queries are made, good ones and bad ones.
+    fn piece() -> impl Strategy<Value = String> {
+        let words = ["sum:a", "b", "by", "top", "rollup", ".rollup", ".fill", "60", "max", "logs", "'x'", "'"];
+        let marks = [
+            "{*}",
+            "{x:y}",
+            "{x:y OR z:w}",
+            "{NOT x:y}",
+            "{x,y}",
+            "{ns:other}",
+            "{(x)}",
+            "{x)",
+            "(",
+            ")",
+            "+",
+            ",",
+            " ",
+            " by {pod}",
+            "{",
+            "}",
+            "é",
+        ];
+        prop::sample::select([&words[..], &marks[..]].concat()).prop_map(str::to_owned)
+    }
+
     proptest! {
-        /// Whatever the text: if it is let through, each metric's scope has the tag outside of any OR.
+        #![proptest_config(ProptestConfig::with_cases(4000))]
+
+        /// Whatever is let through: behind each metric stands a scope with the tag outside of any OR, and braces stand nowhere else
+        /// but behind `by`, which stands behind a scope or a bracket.
         #[test]
-        fn nothing_slips_through(query in "[a-c:{}()*, ORAND']{0,40}") {
-            if let Ok(confined) = confine(&query, "ns", "shop") {
-                for piece in confined.split('{').skip(1).filter(|_| confined.contains('{')) {
-                    let (inside, _) = piece.split_once('}').unwrap();
-                    let before = &confined[..confined.find(piece).unwrap() - 1];
-                    let is_by = before.trim_end().ends_with("by");
-                    prop_assert!(is_by || inside.ends_with(",ns:shop") || inside.ends_with(") AND ns:shop") || inside == "ns:shop", "{query} became {confined}");
+        fn nothing_slips_through(pieces in prop::collection::vec(piece(), 1..8)) {
+            let query = pieces.concat();
+            let Ok(confined) = confine(&query, "ns", "shop") else { return Ok(()) };
+            // What stands in a string is no part of the query.
+            let confined = regex::Regex::new("'[^']*'").unwrap().replace_all(&confined, "").into_owned();
+            let braces = regex::Regex::new(r"(^|[^A-Za-z0-9_.:])?([A-Za-z0-9_.:]*)\s*\{([^{}]*)\}").unwrap();
+            let mut scopes = 0;
+            for found in braces.captures_iter(&confined) {
+                let (word, inside) = (&found[2], &found[3]);
+                if word == "by" {
+                    continue;
                 }
+                scopes += 1;
+                prop_assert!(inside == "ns:shop" || inside.ends_with(",ns:shop") || inside.ends_with(") AND ns:shop"), "{query} became {confined}");
+                prop_assert!(!inside.contains("ns:other"), "{query} became {confined}");
             }
+            prop_assert!(scopes > 0 && confined.matches('{').count() == confined.matches('}').count(), "{query} became {confined}");
+            // Without its scopes nothing is left that names a metric.
+            let left = braces.replace_all(&confined, "");
+            prop_assert!(!left.contains("sum:a") && !left.contains("logs"), "{query} became {confined}");
         }
     }
 }

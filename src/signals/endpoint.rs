@@ -9,7 +9,10 @@ use reqwest::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderName, HeaderValue,
 use reqwest::{Client, RequestBuilder, StatusCode, Url, redirect};
 use serde::Deserialize;
 
-use super::QueryError;
+use super::{QueryError, plain};
+
+/// So many of the first bytes of a secret are enough to know it by.
+const REPEATED_BYTES: usize = 16;
 
 /// How much of an error's body is kept for the log.
 const ERROR_BODY_BYTES: usize = 300;
@@ -37,6 +40,8 @@ pub struct Settings<'a> {
     pub auth: &'a Auth,
     pub ca_file: Option<&'a Path>,
     pub headers: &'a BTreeMap<String, String>,
+    /// Whether the proxy of the environment is asked, if there is one.
+    pub through_proxy: bool,
     pub max_response_bytes: usize,
 }
 
@@ -66,14 +71,14 @@ impl Endpoint {
         ensure!((1..=300).contains(&timeout_seconds), "timeoutSeconds: found {timeout_seconds}, wanted 1 to 300");
         ensure!((1 << 10..=1 << 30).contains(&bytes), "maxResponseBytes: found {bytes}, wanted {} to {}", 1 << 10, 1 << 30);
         let url = Url::parse(&format!("{}{path}", found.trim_end_matches('/')));
-        let url = url.map_err(|e| anyhow::anyhow!("url: this is no address: {e}"))?;
+        let url = url.map_err(|e| anyhow::anyhow!("url: found `{found}`, wanted an address such as http://prometheus:9090: {e}"))?;
         ensure!(matches!(url.scheme(), "http" | "https"), "url: found scheme `{}`, wanted http or https", url.scheme());
         ensure!(url.username().is_empty() && url.password().is_none(), "url: credentials belong into `auth`, from a file");
         ensure!(url.query().is_none() && url.fragment().is_none(), "url: found a query or a fragment, wanted an address without");
         let timeout = Duration::from_secs(timeout_seconds.into());
         let ca_file = settings.ca_file.map(|file| directory.join(file));
         Ok(Self {
-            client: client(timeout, ca_file.as_deref(), headers(settings.headers)?)?,
+            client: client(timeout, ca_file.as_deref(), headers(settings.headers)?, settings.through_proxy)?,
             url,
             timeout,
             auth: settings.auth.clone(),
@@ -114,25 +119,35 @@ impl Endpoint {
 
     /// Sends a request with the credentials, and gives back the body of a successful answer.
     pub async fn send(&self, request: RequestBuilder) -> Result<Vec<u8>, QueryError> {
-        let request = match &self.auth {
-            Auth::None => request,
-            Auth::Basic { username, password_file } => request.basic_auth(username, Some(self.secret(password_file).await?)),
-            Auth::Bearer { token_file } => request.bearer_auth(self.secret(token_file).await?),
-        };
-        self.receive(request).await
+        match &self.auth {
+            Auth::None => self.receive(request, &[]).await,
+            Auth::Basic { username, password_file } => {
+                let password = self.secret(password_file).await?;
+                self.receive(request.basic_auth(username, Some(&password)), &[&password]).await
+            }
+            Auth::Bearer { token_file } => {
+                let token = self.secret(token_file).await?;
+                self.receive(request.bearer_auth(&token), &[&token]).await
+            }
+        }
     }
 
     /// The text of a mounted Secret, without the end of its line.
     pub async fn secret(&self, file: &Path) -> Result<String, QueryError> {
         let file = self.directory.join(file);
-        match tokio::fs::read_to_string(&file).await {
-            Ok(text) => Ok(text.trim_end_matches(['\r', '\n']).to_owned()),
-            Err(source) => Err(QueryError::Credentials { file: file.display().to_string(), source }),
+        let unusable = |source| QueryError::Credentials { file: file.display().to_string(), source };
+        let text = tokio::fs::read_to_string(&file).await.map_err(unusable)?;
+        let text = text.trim_end_matches(['\r', '\n']);
+        if text.is_empty() || text.chars().any(char::is_control) {
+            let why = "found nothing, or more than one line, wanted one";
+            return Err(unusable(std::io::Error::new(std::io::ErrorKind::InvalidData, why)));
         }
+        Ok(text.to_owned())
     }
 
-    /// Sends a request as it is, and gives back the body of a successful answer.
-    pub async fn receive(&self, request: RequestBuilder) -> Result<Vec<u8>, QueryError> {
+    /// Sends a request as it is, and gives back the body of a successful answer. The body of an error is part of it, unless it
+    /// repeats one of the secrets that were sent.
+    pub async fn receive(&self, request: RequestBuilder, secrets: &[&str]) -> Result<Vec<u8>, QueryError> {
         let failed = |e: reqwest::Error| match e.is_timeout() {
             true => QueryError::Timeout(self.timeout),
             false => QueryError::Unreachable(innermost(&e.without_url())),
@@ -157,15 +172,19 @@ impl Endpoint {
         if status == StatusCode::OK {
             return Ok(body);
         }
-        let text = String::from_utf8_lossy(&body).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        Err(QueryError::Status { status: status.as_u16(), body: text })
+        let text = plain(&String::from_utf8_lossy(&body));
+        let body = if secrets.iter().any(|secret| repeats(&text, secret)) { "(it repeats a secret)".into() } else { text };
+        Err(QueryError::Status { status: status.as_u16(), body })
     }
 }
 
 /// A client that trusts the system's roots, or only those in `ca_file` where one is given, and follows no redirect.
-fn client(timeout: Duration, ca_file: Option<&Path>, headers: HeaderMap) -> anyhow::Result<Client> {
+fn client(timeout: Duration, ca_file: Option<&Path>, headers: HeaderMap, through_proxy: bool) -> anyhow::Result<Client> {
     let agent = concat!("pecking-order/", env!("CARGO_PKG_VERSION"));
     let mut builder = Client::builder().timeout(timeout).redirect(redirect::Policy::none()).user_agent(agent).default_headers(headers);
+    if !through_proxy {
+        builder = builder.no_proxy();
+    }
     if let Some(file) = ca_file {
         let pem = std::fs::read(file).with_context(|| format!("caFile: cannot read {}", file.display()))?;
         let roots =
@@ -174,6 +193,12 @@ fn client(timeout: Duration, ca_file: Option<&Path>, headers: HeaderMap) -> anyh
         builder = builder.tls_certs_only(roots);
     }
     Ok(builder.build()?)
+}
+
+/// Whether a text has a good part of a secret in it, as it is or as basic authentication sends it.
+fn repeats(text: &str, secret: &str) -> bool {
+    let part = &secret[..secret.floor_char_boundary(secret.len().min(REPEATED_BYTES))];
+    !part.is_empty() && (text.contains(part) || text.contains("Basic ") || text.contains("Bearer "))
 }
 
 /// Headers that go with every request, such as one that names a tenant.

@@ -68,7 +68,7 @@ impl Backend for File {
     }
 
     fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Rows, QueryError>> {
-        let answer = self.read(query).map_err(|message| QueryError::Malformed(format!("{}: {message}", self.path.display())));
+        let answer = self.read(query).map_err(|message| QueryError::malformed(format!("{}: {message}", self.path.display())));
         Box::pin(std::future::ready(answer))
     }
 }

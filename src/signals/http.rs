@@ -46,6 +46,7 @@ impl Http {
             auth: &config.auth,
             ca_file: config.ca_file.as_deref(),
             headers: &config.headers,
+            through_proxy: true,
             max_response_bytes: config.max_response_bytes,
         };
         Ok(Self { endpoint: Endpoint::new(&settings, "", directory)? })
@@ -79,7 +80,7 @@ fn read(body: &[u8]) -> Result<Rows, QueryError> {
         #[serde(flatten)]
         labels: BTreeMap<String, Value>,
     }
-    let answer: Answer = serde_json::from_slice(body).map_err(|e| QueryError::Malformed(e.to_string()))?;
+    let answer: Answer = serde_json::from_slice(body).map_err(QueryError::malformed)?;
     let now = Timestamp::now();
     let mut rows = Rows::default();
     for sample in answer.samples {

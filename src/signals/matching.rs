@@ -33,6 +33,11 @@ pub struct Matched {
 }
 
 impl Matched {
+    /// Whether no row is about a governed pod.
+    pub fn names_nobody(&self) -> bool {
+        self.used() == 0 && self.not_a_number == 0
+    }
+
     /// How many pods have a sample.
     pub fn used(&self) -> usize {
         self.samples.iter().flatten().count()
@@ -53,10 +58,6 @@ impl<'a> Targets<'a> {
         Self { key, namespace, by_key: index(key, pods), pods: pods.len() }
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.pods == 0
-    }
-
     /// Matches rows to the pods that they are about. A row that says of which namespace its pod is, is only about pods of that
     /// one. Where the key is an IP, a row is about the pod that has the address *now*; an address that several running pods
     /// share (host network) is about none of them. Samples from before `oldest` are counted.
@@ -66,9 +67,8 @@ impl<'a> Targets<'a> {
             let found = key_of(&row, self.key, self.namespace).and_then(|key| self.by_key.get(&key).copied().flatten());
             let Some(slot) = found.and_then(|position| matched.samples.get_mut(position)) else {
                 matched.others += 1;
-                if matched.labels.len() < MOST_LABELS {
-                    matched.labels.extend(row.label_names().map(str::to_owned));
-                }
+                let room = MOST_LABELS.saturating_sub(matched.labels.len());
+                matched.labels.extend(row.label_names().take(room).map(str::to_owned));
                 continue;
             };
             if row.value.is_nan() {

@@ -49,7 +49,7 @@ impl Backend for PodMetrics {
 
     fn query<'a>(&'a self, query: &'a Query) -> BoxFuture<'a, Result<Rows, QueryError>> {
         Box::pin(async move {
-            let (resource, container) = parse(&query.text).map_err(QueryError::Malformed)?;
+            let (resource, container) = parse(&query.text).map_err(QueryError::malformed)?;
             let kind = ApiResource {
                 group: "metrics.k8s.io".into(),
                 version: "v1beta1".into(),
@@ -67,7 +67,7 @@ impl Backend for PodMetrics {
             let mut rows = Rows::default();
             for pod in list.items {
                 let (name, namespace) = (pod.name_any(), pod.namespace().unwrap_or_default());
-                let usage = usage(pod, resource, container).map_err(|why| QueryError::Malformed(format!("pod {name}: {why}")))?;
+                let usage = usage(pod, resource, container).map_err(|why| QueryError::malformed(format!("pod {name}: {why}")))?;
                 if let Some((value, time)) = usage {
                     rows.label("pod", &name);
                     rows.label("namespace", &namespace);

@@ -60,6 +60,7 @@ impl Prometheus {
             auth: &config.auth,
             ca_file: config.ca_file.as_deref(),
             headers: &headers,
+            through_proxy: true,
             max_response_bytes: config.max_response_bytes,
         };
         Ok(Self { endpoint: Endpoint::new(&settings, "/api/v1/query", directory)?, confinement: config.confinement.clone() })
@@ -76,7 +77,13 @@ impl Backend for Prometheus {
             // An instant query stamps its rows with the time of the query, however old the samples beneath are, and looks
             // back five minutes for them. A shorter look-back is the only way to be told of no sample older than wanted.
             let look_back = format!("{}s", query.max_age.as_secs().max(1));
-            let request = self.endpoint.post(&[("query", &query.text), ("lookback_delta", &look_back)]);
+            // Half an answer looks like pods without work: Thanos and VictoriaMetrics are asked for whole ones. Others ignore that.
+            let request = self.endpoint.post(&[
+                ("query", &query.text),
+                ("lookback_delta", &look_back),
+                ("partial_response", "false"),
+                ("deny_partial_response", "1"),
+            ]);
             let body = self.endpoint.send(request).await?;
             read(&body)
         })
@@ -86,8 +93,12 @@ impl Backend for Prometheus {
 /// Reads the answer of `/api/v1/query`: a vector, in which values are texts (`"NaN"` and `"+Inf"` among them).
 fn read(body: &[u8]) -> Result<Rows, QueryError> {
     #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
     struct Answer<'a> {
         status: String,
+        /// VictoriaMetrics' word that some of its parts did not answer.
+        #[serde(default)]
+        is_partial: bool,
         #[serde(default)]
         error: String,
         #[serde(borrow)]
@@ -101,42 +112,52 @@ fn read(body: &[u8]) -> Result<Rows, QueryError> {
         #[serde(borrow)]
         result: Option<&'a RawValue>,
     }
-    let malformed = |e: serde_json::Error| QueryError::Malformed(e.to_string());
+    let malformed = |e: serde_json::Error| QueryError::malformed(e);
     let answer: Answer<'_> = serde_json::from_slice(body).map_err(malformed)?;
     let Some(data) = answer.data.filter(|_| answer.status == "success") else {
-        return Err(QueryError::Malformed(format!("the backend says: {}", answer.error)));
+        let said = if answer.error.is_empty() { "nothing of its error, and gives no data" } else { &answer.error };
+        return Err(QueryError::malformed(format!("the backend says: {said}")));
     };
+    if answer.is_partial {
+        return Err(QueryError::malformed("the backend says that the answer is not complete"));
+    }
     if data.result_type != "vector" {
-        return Err(QueryError::Malformed(format!("found a {}, wanted a vector with one row per pod", data.result_type)));
+        return Err(QueryError::malformed(format!("found a {}, wanted a vector with one row per pod", data.result_type)));
     }
     let mut rows = Rows::default();
     if let Some(result) = data.result {
-        Vector(&mut rows).deserialize(&mut serde_json::Deserializer::from_str(result.get())).map_err(malformed)?;
+        let found = Vector(&mut rows).deserialize(&mut serde_json::Deserializer::from_str(result.get())).map_err(malformed)?;
+        if found > 0 && rows.is_empty() {
+            return Err(QueryError::malformed("every row is a histogram, wanted numbers: see histogram_sum and histogram_count"));
+        }
     }
     Ok(rows)
 }
 
-/// Reads rows straight into their place: there may be a hundred thousand of them.
+/// Reads rows straight into their place, and counts them: there may be a hundred thousand.
 struct Vector<'a>(&'a mut Rows);
 
 impl<'de> DeserializeSeed<'de> for Vector<'_> {
-    type Value = ();
+    type Value = usize;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<usize, D::Error> {
         deserializer.deserialize_seq(self)
     }
 }
 
 impl<'de> Visitor<'de> for Vector<'_> {
-    type Value = ();
+    type Value = usize;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a list of rows")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut rows: A) -> Result<(), A::Error> {
-        while rows.next_element_seed(Instant(self.0))?.is_some() {}
-        Ok(())
+    fn visit_seq<A: SeqAccess<'de>>(self, mut rows: A) -> Result<usize, A::Error> {
+        let mut found = 0;
+        while rows.next_element_seed(Instant(self.0))?.is_some() {
+            found += 1;
+        }
+        Ok(found)
     }
 }
 
@@ -160,21 +181,21 @@ impl<'de> Visitor<'de> for Instant<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut row: A) -> Result<(), A::Error> {
         let mut point = None;
-        while let Some(key) = row.next_key::<&str>()? {
-            match key {
+        while let Some(Text(key)) = row.next_key()? {
+            match &*key {
                 "metric" => row.next_value_seed(Metric(self.0))?,
-                "value" => point = Some(row.next_value::<(f64, &str)>()?),
+                "value" => point = Some(row.next_value::<(f64, Text<'_>)>()?),
                 _ => {
                     row.next_value::<IgnoredAny>()?;
                 }
             }
         }
-        let Some((seconds, text)) = point else {
+        let Some((seconds, Text(text))) = point else {
             self.0.discard();
             return Ok(());
         };
         let time = Timestamp::from_millisecond((seconds * 1000.0) as i64).map_err(A::Error::custom)?;
-        let value = match text {
+        let value = match &*text {
             "+Inf" | "Inf" => f64::INFINITY,
             "-Inf" => f64::NEG_INFINITY,
             text => text.parse().map_err(|_| A::Error::custom(format!("value `{text}` is no number")))?,
@@ -240,6 +261,8 @@ mod tests {
         let row = rows.iter().next().unwrap();
         assert_eq!((rows.len(), row.label("pod"), row.label("x"), row.value), (1, Some("a\"b"), Some("ä"), 2.0));
         assert!(read(br#"{"status":"success","data":{"resultType":"vector","result":[]}}"#).unwrap().is_empty());
+        let escaped = br#"{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"val\u0075e":[1,"\u002bInf"]}]}}"#;
+        assert_eq!(read(escaped).unwrap().iter().next().unwrap().value, f64::INFINITY);
     }
 
     #[test]
@@ -247,6 +270,12 @@ mod tests {
         let why = |body: &str| read(body.as_bytes()).unwrap_err().to_string();
         assert!(why(r#"{"status":"error","errorType":"bad_data","error":"parse error"}"#).ends_with("the backend says: parse error"));
         assert!(why(r#"{"status":"success","data":{"resultType":"matrix","result":[]}}"#).contains("found a matrix, wanted a vector"));
+        let whole = r#"{"status":"success","isPartial":true,"data":{"resultType":"vector","result":[]}}"#;
+        assert!(why(whole).contains("not complete"));
+        let histograms = r#"{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"histogram":[1,{}]}]}}"#;
+        assert!(why(histograms).contains("every row is a histogram"));
+        assert!(why(&format!(r#"{{"status":"error","error":"{}"}}"#, "x".repeat(100_000))).len() < 500);
+        assert!(why(r#"{"status":"success"}"#).contains("gives no data"));
         assert!(why("<html>").starts_with("the answer cannot be understood"));
         assert!(
             why(r#"{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[1,"x"]}]}}"#)

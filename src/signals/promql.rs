@@ -52,12 +52,12 @@ fn check_size(query: &str) -> Result<(), String> {
     if operators > MOST_OPERATORS {
         return Err(format!("found {operators} operators and brackets, wanted at most {MOST_OPERATORS}"));
     }
-    let expressions: Vec<&str> = query.split("=~").chain(query.split("!~")).skip(1).collect();
+    let expressions: Vec<&str> = query.split("=~").flat_map(|part| part.split("!~")).skip(1).collect();
     if expressions.len() > MOST_EXPRESSIONS {
         return Err(format!("found {} regular expressions, wanted at most {MOST_EXPRESSIONS}", expressions.len()));
     }
     for expression in expressions {
-        let Some(pattern) = quoted(expression.trim_start()) else { continue };
+        let pattern = quoted(expression.trim_start())?;
         if let Err(regex::Error::CompiledTooBig(_)) =
             regex::RegexBuilder::new(&format!("^(?:{pattern})$")).size_limit(EXPRESSION_BYTES).build()
         {
@@ -67,22 +67,28 @@ fn check_size(query: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The text of a string that begins here, without its quotes and escapes.
-fn quoted(text: &str) -> Option<String> {
+/// The text of a string that begins here, without its quotes and escapes. What the parser would read otherwise is refused: the
+/// expression that is measured must be the one that is compiled.
+fn quoted(text: &str) -> Result<String, String> {
     let mut characters = text.chars();
-    let quote = characters.next().filter(|c| "\"'`".contains(*c))?;
+    let Some(quote) = characters.next().filter(|c| "\"'`".contains(*c)) else {
+        return Err("found no quoted text right behind =~ or !~, wanted one".into());
+    };
     let mut inside = String::new();
     while let Some(c) = characters.next() {
         match c {
-            c if c == quote => break,
-            '\\' if quote != '`' => match characters.next()? {
-                escaped @ ('\\' | '"' | '\'') => inside.push(escaped),
-                other => inside.extend(['\\', other]),
+            c if c == quote => return Ok(inside),
+            '\\' if quote != '`' => match characters.next() {
+                Some(escaped @ ('\\' | '"' | '\'')) => inside.push(escaped),
+                other => {
+                    let other = other.map(String::from).unwrap_or_default();
+                    return Err(format!("found the escape `\\{other}` in a regular expression, wanted only `\\\\` and quotes escaped"));
+                }
             },
             c => inside.push(c),
         }
     }
-    Some(inside)
+    Err("found a text that is never closed, wanted its closing quote".into())
 }
 
 /// Reads a query. The parser panics on some numbers, such as a range of 1e30 seconds.
@@ -178,6 +184,11 @@ mod tests {
             (r#"work{a=~"\\w{300}"}"#, "too large once compiled"),
             (r"work{a=~'\\w{300}'}", "too large once compiled"),
             (r#"work{a=~"x\"\\w{300}"}"#, "too large once compiled"),
+            (r#"work{a=~"\x5cw{180}"}"#, r"found the escape `\x`"),
+            (r#"work{a=~"\u005cw{180}"}"#, r"found the escape `\u`"),
+            ("work{a=~# a comment\n\"\\\\w{300}\"}", "found no quoted text"),
+            ("work{a=~b}", "found no quoted text"),
+            (r#"work{a=~"b}"#, "never closed"),
             (&format!("work{{{}}}", vec!["a=~\"b\""; 20].join(",")), "regular expressions, wanted at most 16"),
         ] {
             let found = confine(query, "namespace", "shop").unwrap_err();

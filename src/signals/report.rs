@@ -8,6 +8,8 @@ use crate::cost::census::Census;
 #[derive(Debug, Clone)]
 pub struct Poll {
     pub time: Timestamp,
+    /// The version of the policy that was polled for.
+    pub generation: i64,
     /// One for each signal of the policy, in its order.
     pub outcomes: Vec<Outcome>,
     pub census: Census,
@@ -20,8 +22,11 @@ pub struct Poll {
 pub enum Outcome {
     /// Its samples are in use.
     Used,
-    /// No row at all, where that is no answer: last known values stay in use, then the others rank alone.
-    NoRows,
+    /// No row at all, where that does not mean zero: last known values stand in; once there are none, the signal is left out and
+    /// the others rank alone.
+    NoRows { left_out: bool },
+    /// Every sample is older than the policy allows to be current.
+    AllOld,
     /// There were rows, and none of them is about a governed pod.
     NoneMatches { rows: usize, labels: Vec<String> },
     /// All zero after an outage; believed if the next poll says so too.
@@ -35,7 +40,8 @@ impl Outcome {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Used => "ok",
-            Self::NoRows => "no_rows",
+            Self::NoRows { .. } => "no_rows",
+            Self::AllOld => "all_old",
             Self::NoneMatches { .. } => "no_series_match",
             Self::Doubted => "doubted",
             Self::Failed { kind, .. } => kind,

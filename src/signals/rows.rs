@@ -1,16 +1,21 @@
 //! The rows of one answer. There may be a hundred thousand, of which each has a handful of short texts: they are kept in one
 //! buffer rather than one by one.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use k8s_openapi::jiff::Timestamp;
+
+/// Different names of labels in one answer.
+const MOST_NAMES: usize = 256;
 
 /// Rows of labels, a value and a time.
 #[derive(Debug, Default)]
 pub struct Rows {
     text: String,
-    /// The few names that all rows share.
+    /// The few names that all rows share, and their place among them.
     names: Vec<String>,
+    by_name: HashMap<String, u16>,
     labels: Vec<(u16, Range<u32>)>,
     rows: Vec<Ended>,
 }
@@ -33,16 +38,21 @@ pub struct Row<'a> {
 }
 
 impl Rows {
-    /// Adds a label to the row that is being read. Beyond 4 GiB of text or 65,536 names nothing is added: answers are bounded far
-    /// below that.
+    /// Adds a label to the row that is being read. A label whose name is the 257th or later is left out: no answer that is about
+    /// pods has so many.
     pub fn label(&mut self, name: &str, value: &str) {
-        let known = self.names.iter().position(|known| known == name);
-        let index = known.unwrap_or_else(|| {
-            self.names.push(name.to_owned());
-            self.names.len() - 1
-        });
+        let index = match self.by_name.get(name) {
+            Some(index) => *index,
+            None if self.names.len() >= MOST_NAMES => return,
+            None => {
+                let index = u16::try_from(self.names.len()).unwrap_or(u16::MAX);
+                self.names.push(name.to_owned());
+                self.by_name.insert(name.to_owned(), index);
+                index
+            }
+        };
         let start = self.text.len();
-        if let (Ok(index), Ok(start), Ok(end)) = (u16::try_from(index), u32::try_from(start), u32::try_from(start + value.len())) {
+        if let (Ok(start), Ok(end)) = (u32::try_from(start), u32::try_from(start + value.len())) {
             self.text.push_str(value);
             self.labels.push((index, start..end));
         }
@@ -108,5 +118,16 @@ mod tests {
         assert_eq!(found, [(Some("a"), Some("shop"), 1.0), (None, None, 2.0), (Some("c"), None, 3.0)]);
         assert_eq!(rows.iter().next().unwrap().label_names().collect::<Vec<_>>(), ["pod", "namespace"]);
         assert_eq!((rows.len(), rows.is_empty()), (3, false));
+    }
+
+    /// An exporter decides on the names of its labels, and may have another for each series.
+    #[test]
+    fn names_without_end_cost_nothing() {
+        let mut rows = Rows::default();
+        for index in 0..100_000 {
+            rows.label(&format!("name_{index}"), "x");
+            rows.end(1.0, Timestamp::UNIX_EPOCH);
+        }
+        assert_eq!((rows.len(), rows.names.len(), rows.labels.len()), (100_000, 256, 256));
     }
 }

@@ -13,7 +13,7 @@ fn config(server: &MockServer, credentials: Value) -> Value {
 }
 
 /// Two pages, to requests that are signed with this key.
-async fn answer(server: &MockServer, key: &str, requests: u64) {
+async fn answer(server: &MockServer, key: &str, token: Option<&'static str>, requests: u64) {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     let page = |pod: &str, value: f64, token: Option<&str>| {
         let series =
@@ -29,6 +29,9 @@ async fn answer(server: &MockServer, key: &str, requests: u64) {
             .and(header("x-amz-target", "GraniteServiceVersion20100801.GetMetricData"))
             .and(header("content-type", "application/x-amz-json-1.0"))
             .and(header_regex("authorization", &signed))
+            .and(move |request: &wiremock::Request| {
+                request.headers.get("x-amz-security-token").map(|value| value.to_str().unwrap()) == token
+            })
     };
     let second = body_partial_json(json!({"NextToken": "more"}));
     given().and(second).respond_with(page("web-2", 9.0, None)).with_priority(1).expect(requests).mount(server).await;
@@ -55,7 +58,7 @@ async fn signs_with_keys_from_files_and_reads_every_page() {
     let (server, directory) = (MockServer::start().await, tempfile::tempdir().unwrap());
     std::fs::write(directory.path().join("id"), "AKID\n").unwrap();
     std::fs::write(directory.path().join("secret"), "hush\n").unwrap();
-    answer(&server, "AKID", 1).await;
+    answer(&server, "AKID", None, 1).await;
     works(&server, json!({"files": {"accessKeyIdFile": "id", "secretAccessKeyFile": "secret"}}), directory.path(), 1).await;
 }
 
@@ -76,7 +79,7 @@ async fn a_service_accounts_token_becomes_credentials_that_are_kept() {
         .expect(1)
         .mount(&server)
         .await;
-    answer(&server, "FETCHED", 3).await;
+    answer(&server, "FETCHED", Some("session"), 3).await;
     let source =
         json!({"webIdentity": {"roleArn": "arn:aws:iam::1:role/metrics", "tokenFile": "token", "url": format!("{}/sts", server.uri())}});
     works(&server, source, directory.path(), 3).await;
@@ -92,12 +95,75 @@ async fn the_instances_role_is_asked_for_again_before_its_credentials_end() {
     role.respond_with(ResponseTemplate::new(200).set_body_string("node-role\n")).expect(2).mount(&server).await;
     // These end in a minute, which is too soon to keep them.
     let soon = k8s_openapi::jiff::Timestamp::now() + k8s_openapi::jiff::SignedDuration::from_secs(60);
-    let mut credentials = keys(&json!(soon.to_string()));
-    credentials.as_object_mut().unwrap().remove("SessionToken");
+    let credentials = keys(&json!(soon.to_string()));
     let found = Mock::given(method("GET")).and(path(format!("{roles}node-role"))).and(header("x-aws-ec2-metadata-token", "imds"));
     found.respond_with(ResponseTemplate::new(200).set_body_json(credentials)).expect(2).mount(&server).await;
-    answer(&server, "FETCHED", 2).await;
+    answer(&server, "FETCHED", Some("session"), 2).await;
     works(&server, json!({"instance": {"url": server.uri()}}), Path::new("."), 2).await;
+}
+
+#[tokio::test]
+async fn a_pods_identity_is_asked_with_its_token() {
+    let (server, directory) = (MockServer::start().await, tempfile::tempdir().unwrap());
+    std::fs::write(directory.path().join("token"), "jwt\n").unwrap();
+    let found = Mock::given(method("GET")).and(path("/v1/credentials")).and(header("authorization", "jwt"));
+    found.respond_with(ResponseTemplate::new(200).set_body_json(keys(&json!("2100-01-01T00:00:00Z")))).expect(1).mount(&server).await;
+    answer(&server, "FETCHED", Some("session"), 2).await;
+    let source = json!({"podIdentity": {"url": format!("{}/v1/credentials", server.uri()), "tokenFile": "token"}});
+    works(&server, source, directory.path(), 2).await;
+}
+
+/// A metadata service that has gone does not take credentials away that are still good, and is not asked by everybody in turn.
+#[tokio::test]
+async fn credentials_that_are_still_good_are_used_when_new_ones_cannot_be_had() {
+    let (server, directory) = (MockServer::start().await, tempfile::tempdir().unwrap());
+    std::fs::write(directory.path().join("token"), "jwt").unwrap();
+    let soon = k8s_openapi::jiff::Timestamp::now() + k8s_openapi::jiff::SignedDuration::from_secs(60);
+    let once = Mock::given(path("/credentials")).respond_with(ResponseTemplate::new(200).set_body_json(keys(&json!(soon.to_string()))));
+    once.up_to_n_times(1).with_priority(1).expect(1).mount(&server).await;
+    Mock::given(path("/credentials")).respond_with(ResponseTemplate::new(500)).with_priority(2).expect(1).mount(&server).await;
+    answer(&server, "FETCHED", Some("session"), 4).await;
+    let source = json!({"podIdentity": {"url": format!("{}/credentials", server.uri()), "tokenFile": "token"}});
+    works(&server, source, directory.path(), 4).await;
+}
+
+/// Half an answer would make the pods of the other half look idle.
+#[tokio::test]
+async fn an_answer_that_is_not_whole_is_none() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("key"), "hush").unwrap();
+    let files = json!({"files": {"accessKeyIdFile": "key", "secretAccessKeyFile": "key"}});
+    let series =
+        |count: usize| (0..count).map(|i| json!({"Label": format!("web-{i}"), "Timestamps": [1], "Values": [1]})).collect::<Vec<_>>();
+    for (body, why) in [
+        (json!({"MetricDataResults": series(2), "Messages": [{"Code": "PartialResult", "Value": "too much"}]}), "PartialResult: too much"),
+        (json!({"MetricDataResults": series(500)}), "found 500 series"),
+        (json!({"MetricDataResults": series(2), "NextToken": "always"}), "more than 20 pages"),
+    ] {
+        let server = MockServer::start().await;
+        Mock::given(method("POST")).respond_with(ResponseTemplate::new(200).set_body_json(body)).mount(&server).await;
+        let backend = super::backend(config(&server, files.clone()), directory.path()).unwrap();
+        let error = super::ask(&backend, &backend.prepare(QUERY, "shop").unwrap()).await.unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+    }
+}
+
+/// A series whose points are all on a later page is not lost.
+#[tokio::test]
+async fn a_series_may_begin_on_a_later_page() {
+    let (server, directory) = (MockServer::start().await, tempfile::tempdir().unwrap());
+    std::fs::write(directory.path().join("key"), "hush").unwrap();
+    let page = |timestamps: Value, values: Value, token: Value| {
+        let series = json!({"Label": "web-1", "Timestamps": timestamps, "Values": values, "StatusCode": "PartialData"});
+        ResponseTemplate::new(200).set_body_json(json!({"MetricDataResults": [series], "NextToken": token}))
+    };
+    let second = Mock::given(body_partial_json(json!({"NextToken": "more"})));
+    second.respond_with(page(json!([7]), json!([9]), Value::Null)).with_priority(1).expect(1).mount(&server).await;
+    Mock::given(method("POST")).respond_with(page(json!([]), json!([]), json!("more"))).with_priority(2).expect(1).mount(&server).await;
+    let files = json!({"files": {"accessKeyIdFile": "key", "secretAccessKeyFile": "key"}});
+    let backend = super::backend(config(&server, files), directory.path()).unwrap();
+    let rows = super::ask(&backend, &backend.prepare(QUERY, "shop").unwrap()).await.unwrap();
+    assert_eq!(rows, [("web-1".to_owned(), 9.0)]);
 }
 
 #[tokio::test]
@@ -114,7 +180,10 @@ async fn a_configuration_that_cannot_work_is_refused_at_the_start() {
         (json!({"region": "Europe"}), "region: found `Europe`"),
         (json!({"periodSeconds": 0}), "periodSeconds: found 0"),
         (json!({"confinement": {"toLabel": "Namespace"}}), "wanted toQueries or none"),
-        (json!({"credentials": {"webIdentity": {"roleArn": "a"}}}), "AWS_WEB_IDENTITY_TOKEN_FILE is not set"),
+        (
+            json!({"credentials": {"webIdentity": {"roleArn": "a"}}}),
+            "neither the field nor the environment variable AWS_WEB_IDENTITY_TOKEN_FILE",
+        ),
     ] {
         let mut config = json!({"region": "eu-central-1", "credentials": {"instance": {}}, "confinement": "none"});
         config.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());

@@ -39,17 +39,27 @@ async fn asks_with_both_keys_for_its_own_namespace() {
     let asked = &server.received_requests().await.unwrap()[0];
     let parameter = |name: &str| asked.url.query_pairs().find(|(key, _)| key == name).unwrap().1.parse::<i64>().unwrap();
     assert_eq!(parameter("to") - parameter("from"), 120, "a window that holds a point");
-    assert!(backend.prepare("sum:work", "shop").unwrap_err().contains("no scope"));
+    assert!(backend.prepare("sum:work", "shop").unwrap_err().contains("wanted a metric with a scope"));
 }
 
 #[tokio::test]
 async fn a_wrong_key_and_a_limit_are_said_without_the_keys() {
     for (status, body) in [(403, json!({"errors": ["Forbidden"]})), (429, json!({"errors": ["Rate limit of 300 requests"]}))] {
         let (server, directory) = (MockServer::start().await, tempfile::tempdir().unwrap());
-        Mock::given(method("GET")).respond_with(ResponseTemplate::new(status).set_body_json(body)).mount(&server).await;
-        let error =
-            super::ask(&super::backend(config(&server, directory.path()), directory.path()).unwrap(), "q").await.unwrap_err().to_string();
-        assert!(error.contains(&status.to_string()) && !error.contains("key one"), "{error}");
+        // A gateway that repeats what it was sent.
+        let echo = move |request: &wiremock::Request| {
+            let key = |name: &str| request.headers.get(name).map_or(String::new(), |value| value.to_str().unwrap().to_owned());
+            let echoed = if status == 403 { key("dd-application-key") } else { String::new() };
+            ResponseTemplate::new(status).set_body_string(format!("{body} {echoed}"))
+        };
+        Mock::given(method("GET")).respond_with(echo).expect(1).mount(&server).await;
+        let backend = super::backend(config(&server, directory.path()), directory.path()).unwrap();
+        let error = super::ask(&backend, "q").await.unwrap_err().to_string();
+        assert!(error.contains(&status.to_string()) && !error.contains("key one") && !error.contains("key two"), "{error}");
+        if status == 429 {
+            let again = super::ask(&backend, "q").await.unwrap_err();
+            assert_eq!(again.kind(), "too_often", "it is left alone for a while");
+        }
     }
     let (server, directory) = (MockServer::start().await, tempfile::tempdir().unwrap());
     let config = config(&server, directory.path());

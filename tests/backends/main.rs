@@ -21,6 +21,6 @@ fn backend(config: Value, directory: &Path) -> anyhow::Result<Arc<Shared>> {
 
 /// Asks as a policy of the namespace `shop` does; gives back the pod and the value of each row.
 async fn ask(backend: &Arc<Shared>, query: &str) -> Result<Vec<(String, f64)>, QueryError> {
-    let rows = backend.query(&Query { text: query.into(), namespace: "shop".into(), max_age: Duration::from_secs(60) }).await?;
+    let rows = backend.ask(&Query { text: query.into(), namespace: "shop".into(), max_age: Duration::from_secs(60) }).await?;
     Ok(rows.iter().map(|row| (row.label("pod").unwrap_or_default().to_owned(), row.value)).collect())
 }

@@ -50,7 +50,7 @@ const INSTALLED: [&[(&str, Test)]; 7] =
     [scale_downs::TESTS, connections::TESTS, costs::TESTS, headroom::TESTS, order::TESTS, policies::TESTS, status::TESTS];
 
 /// The themes that take something away, in this order.
-const TAKEN_AWAY: [&[(&str, Test)]; 3] = [certificates::TESTS, leadership::TESTS, outage::TESTS];
+const TAKEN_AWAY: [&[(&str, Test)]; 4] = [certificates::TESTS, outage::OF_PROMETHEUS, leadership::TESTS, outage::OF_REPLICAS];
 
 pub type Test = fn(&'static Cluster) -> anyhow::Result<()>;
 

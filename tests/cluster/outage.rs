@@ -8,8 +8,9 @@ use tokio::time::sleep;
 
 use super::{COST, Cluster, MEASURED, Test, block_on, names};
 
-pub const TESTS: &[(&str, Test)] = &[
-    ("outage::1_without_prometheus_the_last_costs_stay", without_prometheus),
+pub const OF_PROMETHEUS: &[(&str, Test)] = &[("outage::1_without_prometheus_the_last_costs_stay", without_prometheus)];
+
+pub const OF_REPLICAS: &[(&str, Test)] = &[
     ("outage::2_with_every_replica_gone_the_cluster_works", with_every_replica_gone),
     ("outage::3_no_shipped_hook_fails_closed_or_reaches_the_system", no_shipped_hook_fails_closed),
 ];

@@ -48,8 +48,10 @@ fn a_bad_policy_is_refused(cluster: &'static Cluster) -> anyhow::Result<()> {
             "spec.samples.keepLastSeconds: Invalid value: wanted at least maxAgeSeconds, and at least two poll periods",
         ),
         // By us, since a schema cannot say it.
-        (json!({"selector": {}}), "spec.selector: found a selector that names no label"),
-        (json!({"edgeCases": {"newPod": 2000}}), "spec.edgeCases.newPod: found 2000, wanted 0 to 1000"),
+        (json!({"selector": {}}), "spec.selector: Invalid value: found a selector that names no label"),
+        (json!({"edgeCases": {"newPod": 2000}}), "spec.edgeCases: Invalid value: wanted costs of at most maxCost"),
+        (json!({"backend": ""}), "spec.backend"),
+        (json!({"signals": [{"name": "a", "query": "a", "weight": 1, "cap": 1, "ignoreBelow": -1}]}), "spec.signals[0].ignoreBelow"),
         (json!({"preset": "trino", "signals": [], "parameters": {"runingSplits": "x"}}), "did you mean `runningSplits`?"),
         (json!({"preset": "trino", "signals": [{"name": "spill", "weight": 1}]}), "spec.signals[0].query: found none, wanted a value"),
         (

@@ -71,6 +71,11 @@ pub(super) fn signals(spec: &DeletionCostPolicySpec) -> Result<Vec<Signal>, Vec<
         return Err(problems);
     }
     let (PodKey::Label(label) | PodKey::Ip(label)) = &spec.pod_key;
+    let is_label = label.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') && !label.starts_with(|c: char| c.is_ascii_digit());
+    if !is_label || label.is_empty() {
+        let wanted = "a label as the preset's PromQL can name it: letters, digits and underscores";
+        return Err(vec![Problem::new("spec.podKey", format!("`{label}`"), wanted)]);
+    }
     let values = Values { parameters: definition.parameters, given: &spec.parameters, label };
     let signal = |signal: &PresetSignal| Signal {
         name: signal.name.into(),
@@ -151,6 +156,8 @@ mod tests {
             ("trino", json!({"cpuContainer": "a\\"}), "spec.parameters.cpuContainer", "container"),
             ("http", json!({"cpuWindow": "-5m"}), "spec.parameters.cpuWindow", "such as 2m"),
             ("http", json!({"cpuWindow": "5"}), "spec.parameters.cpuWindow", "such as 2m"),
+            ("http", json!({"cpuWindow": "0m"}), "spec.parameters.cpuWindow", "such as 2m"),
+            ("http", json!({"cpuWindow": "999999h"}), "spec.parameters.cpuWindow", "at most a day"),
             ("queue", json!({"cpuWindow": "5m"}), "spec.parameters.cpuWindow", "inProgress"),
         ] {
             let found = resolved(json!({"preset": preset, "parameters": parameters})).unwrap_err();
@@ -158,6 +165,8 @@ mod tests {
             assert!(found[0].path == path && found[0].wanted.contains(wanted), "{}", found[0]);
         }
         assert_eq!(resolved(json!({"parameters": {"a": "b"}})).unwrap_err()[0].path, "spec.parameters.a");
+        let injected = resolved(json!({"preset": "http", "podKey": {"label": "pod) (secret) or max by (pod"}})).unwrap_err();
+        assert_eq!(injected[0].path, "spec.podKey");
     }
 
     #[test]

@@ -42,7 +42,7 @@ impl Parameter {
             ),
             Kind::Levels => (levels(value).is_some(), "whole numbers with commas in between, such as 0,1,2"),
             Kind::Container => (is_container(value), "the name of a container, or nothing for all of them"),
-            Kind::Window => (is_window(value), "a duration such as 2m, of at least four scrapes"),
+            Kind::Window => (is_window(value), "a duration such as 2m, of at least four scrapes and at most a day"),
         };
         (!fits).then_some(wanted)
     }
@@ -64,8 +64,14 @@ fn levels(value: &str) -> Option<Vec<u8>> {
 
 fn is_window(value: &str) -> bool {
     let unit = value.trim_start_matches(|c: char| c.is_ascii_digit());
-    let digits = value.len() - unit.len();
-    (1..=6).contains(&digits) && matches!(unit, "s" | "m" | "h")
+    let number: u32 = value[..value.len() - unit.len()].parse().unwrap_or(0);
+    let seconds = match unit {
+        "s" => number,
+        "m" => number.saturating_mul(60),
+        "h" => number.saturating_mul(3600),
+        _ => 0,
+    };
+    (1..=86_400).contains(&seconds)
 }
 
 /// The values of a preset's parameters in one policy.
