@@ -177,6 +177,9 @@ pub struct SignalSpec {
     /// Names the signal in messages, metrics and explanations.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
+    /// Leaves the preset's signal of this name out.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub disabled: bool,
     /// The query, in the backend's own language. Prometheus gets it with a matcher on the policy's namespace in each selector.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 4096))]

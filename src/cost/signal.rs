@@ -54,8 +54,17 @@ pub fn resolve(spec: &DeletionCostPolicySpec) -> Result<Vec<Signal>, Vec<Problem
     let mut signals = presets::signals(spec)?;
     let mut problems = Vec::new();
     for (index, entry) in spec.signals.iter().enumerate() {
-        if let Some(known) = signals.iter_mut().find(|signal| signal.name == entry.name) {
-            *known = known.clone().overridden_by(entry);
+        if let Some(position) = signals.iter().position(|signal| signal.name == entry.name) {
+            if entry.disabled {
+                signals.remove(position);
+            } else {
+                signals[position] = signals[position].clone().overridden_by(entry);
+            }
+            continue;
+        }
+        if entry.disabled {
+            let wanted = "false: the preset has no signal of this name that could be left out";
+            problems.push(Problem::new(format!("spec.signals[{index}].disabled"), "true", wanted));
             continue;
         }
         let wanted = match spec.preset {
@@ -106,6 +115,14 @@ mod tests {
         assert_eq!((changed[1].cap, changed[1].weight, &changed[1].query), (100.0, 5.0, &plain[1].query));
         assert_eq!((changed[5].query.as_str(), changed[5].missing, changed[5].cap), ("sum by (pod) (buffers)", Missing::Unknown, 500.0));
         assert_eq!((&changed[0], changed[6].name.as_str()), (&plain[0], "spill"));
+    }
+
+    #[test]
+    fn a_signal_of_the_preset_can_be_left_out() {
+        let signals = resolve(&spec(json!({"preset": "trino", "signals": [{"name": "outputBuffers", "disabled": true}]}))).unwrap();
+        assert_eq!(signals.len(), 5);
+        let unknown = resolve(&spec(json!({"preset": "trino", "signals": [{"name": "outputBufers", "disabled": true}]}))).unwrap_err();
+        assert_eq!(unknown[0].path, "spec.signals[0].disabled");
     }
 
     #[test]

@@ -12,7 +12,8 @@ use clap::Subcommand;
 use comfy_table::Table;
 use comfy_table::presets::ASCII_MARKDOWN;
 
-use crate::api::documents::{read_documents, read_text};
+use crate::api::documents::{self, read_documents, read_text};
+use crate::server::config::Config;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -89,6 +90,10 @@ fn check(imported: &Imported) -> anyhow::Result<()> {
             "these values make no valid policy: {}",
             errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
         );
+    }
+    for (_, text) in imported.files.iter().filter(|(name, _)| name == "server.yaml") {
+        let server = documents::yaml::<Config>(text).map_err(|(_, message)| anyhow::anyhow!(message));
+        server.context("these values make no valid server configuration")?;
     }
     Ok(())
 }

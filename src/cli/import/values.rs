@@ -10,6 +10,8 @@ use crate::api::documents;
 pub struct Leaf {
     /// As it is written, with indices, such as `selectors[0].name`.
     pub path: String,
+    /// The same step by step: keys may have dots in them.
+    pub steps: Vec<String>,
     /// Without indices, in lower case and without punctuation, so that `running_splits` and `runningSplits` are one.
     plain: String,
     pub line: u64,
@@ -42,6 +44,29 @@ impl Leaf {
         self.plain == keys || self.plain.strip_suffix(keys).is_some_and(|rest| rest.ends_with('.'))
     }
 
+    /// The steps to where it stands.
+    pub fn parent(&self) -> &[String] {
+        &self.steps[..self.steps.len().saturating_sub(1)]
+    }
+
+    /// Its own key, in lower case and without punctuation.
+    pub fn key(&self) -> String {
+        self.steps.last().map(|step| plain(step)).unwrap_or_default()
+    }
+
+    pub fn is_directly_below(&self, key: &str) -> bool {
+        self.parent().last().is_some_and(|step| plain(step) == key)
+    }
+
+    pub fn is_taken(&self) -> bool {
+        self.taken.get()
+    }
+
+    /// Notes that somebody has made something of it.
+    pub fn take(&self) {
+        self.taken.set(true);
+    }
+
     /// Whether one of the path's keys is this one.
     pub fn is_below(&self, key: &str) -> bool {
         self.plain.split('.').any(|part| part == key)
@@ -63,7 +88,7 @@ impl Values {
         collect(&tree, &mut vec![], &mut |steps, value| {
             let line = documents::line_of_steps(text, steps.iter().map(String::as_str)) + 1;
             let path = steps.join(".");
-            leaves.push(Leaf { plain: plain(&path), path, line, value: value.clone(), taken: Cell::new(false) });
+            leaves.push(Leaf { plain: plain(&path), path, steps: steps.to_vec(), line, value: value.clone(), taken: Cell::new(false) });
         });
         Ok(Self { leaves })
     }
@@ -71,17 +96,22 @@ impl Values {
     /// The first leaf whose path ends in one of these ways, in lower case and without punctuation inside of keys.
     pub fn take(&self, endings: &[&str]) -> Option<&Leaf> {
         let found = endings.iter().find_map(|ending| self.leaves.iter().find(|leaf| !leaf.taken.get() && leaf.ends_with(ending)))?;
-        found.taken.set(true);
+        found.take();
         Some(found)
     }
 
-    /// Every leaf that nobody took, and that fits; they are taken now.
+    /// Every leaf that nobody took, and that fits.
+    pub fn untaken<'a>(&'a self, fits: impl Fn(&Leaf) -> bool + 'a) -> impl Iterator<Item = &'a Leaf> {
+        self.leaves.iter().filter(move |leaf| !leaf.taken.get() && fits(leaf))
+    }
+
+    /// The same; they are taken now.
     pub fn take_where<'a>(&'a self, fits: impl Fn(&Leaf) -> bool + 'a) -> impl Iterator<Item = &'a Leaf> {
-        self.leaves.iter().filter(move |leaf| !leaf.taken.get() && fits(leaf)).inspect(|leaf| leaf.taken.set(true))
+        self.untaken(fits).inspect(|leaf| leaf.take())
     }
 }
 
-fn plain(path: &str) -> String {
+pub fn plain(path: &str) -> String {
     let mut plain = String::with_capacity(path.len());
     let mut in_index = false;
     for c in path.chars() {

@@ -6,10 +6,11 @@
 
 mod scoring;
 mod server;
-
-use std::collections::BTreeMap;
+mod targets;
 
 use serde_json::{Map, Value, json};
+
+use targets::Target;
 
 use super::values::{Leaf, Values};
 use super::{Fate, Imported, Note};
@@ -18,7 +19,7 @@ use super::{Fate, Imported, Note};
 const RESOLUTION: i32 = 5;
 
 /// What belongs to the installation of any tool.
-const OF_THE_CHART: [&str; 22] = [
+const OF_THE_CHART: [&str; 35] = [
     "image",
     "resources",
     "serviceaccount",
@@ -41,11 +42,25 @@ const OF_THE_CHART: [&str; 22] = [
     "ttlsecondsafterfinished",
     "activedeadlineseconds",
     "env",
+    "envfrom",
+    "extraenv",
+    "livenessprobe",
+    "readinessprobe",
+    "startupprobe",
+    "service",
+    "servicemonitor",
+    "ingress",
+    "volumes",
+    "volumemounts",
+    "topologyspreadconstraints",
+    "priorityclassname",
+    "commonlabels",
 ];
 
 pub fn import(text: &str) -> anyhow::Result<Imported> {
     let values = Values::read(text)?;
     let mut import = Import { values: &values, spec: Map::new(), server: Map::new(), notes: vec![] };
+    import.of_the_chart();
     let targets = import.targets();
     anyhow::ensure!(!targets.is_empty(), "found no selector of pods, wanted podSelectors, such as [\"app=trino,component=worker\"]");
     import.backend();
@@ -58,13 +73,6 @@ pub fn import(text: &str) -> anyhow::Result<Imported> {
     import.left_over();
     import.always_changed();
     Ok(import.finish(targets))
-}
-
-/// A selector of pods, and the name that its policy gets.
-struct Target {
-    name: String,
-    namespace: Option<String>,
-    labels: Map<String, Value>,
 }
 
 struct Import<'a> {
@@ -88,68 +96,11 @@ impl Import<'_> {
         set(&mut self.spec, path, value);
     }
 
-    fn targets(&mut self) -> Vec<Target> {
-        let namespace = self.values.take(&["targetnamespace", "podnamespace", "namespace"]);
-        let selectors = ["podselectors", "podselector", "labelselectors", "labelselector", "selectors", "selector"];
-        let mut found: BTreeMap<String, Vec<&Leaf>> = BTreeMap::new();
-        let is_selector = move |leaf: &Leaf| selectors.iter().any(|key| leaf.is_below(key));
-        for leaf in self.values.take_where(is_selector) {
-            // Leaves of one item of a list belong together.
-            let item = leaf.path.find(']').map_or(String::new(), |end| leaf.path[..=end].to_owned());
-            found.entry(item).or_default().push(leaf);
-        }
-        let mut targets = Vec::new();
-        for leaves in found.values() {
-            let mut target = Target { name: String::new(), namespace: namespace.map(Leaf::text), labels: Map::new() };
-            for leaf in leaves {
-                let key = leaf.path.rsplit(['.', ']']).next().unwrap_or_default().to_ascii_lowercase();
-                match key.as_str() {
-                    "name" | "release" if !leaf.text().contains('=') && leaves.len() > 1 => {
-                        target.name = leaf.text();
-                        self.carried(leaf, "the policy's name");
-                    }
-                    "namespace" => {
-                        target.namespace = Some(leaf.text());
-                        self.carried(leaf, "the policy's namespace");
-                    }
-                    _ => self.labels(leaf, &mut target.labels),
-                }
-            }
-            if !target.labels.is_empty() {
-                targets.push(target);
-            }
-        }
-        if let Some(leaf) = namespace {
-            self.carried(leaf, "the policy's namespace");
-        }
-        let several = targets.len() > 1;
-        for (index, target) in targets.iter_mut().enumerate() {
-            if target.name.is_empty() {
-                target.name = if several { format!("trino-workers-{}", index + 1) } else { "trino-workers".into() };
-            }
-        }
-        targets
-    }
-
-    /// `app=trino,component=worker` in one text, or a label by its own key.
-    fn labels(&mut self, leaf: &Leaf, labels: &mut Map<String, Value>) {
-        let text = leaf.text();
-        let pairs: Option<Vec<(&str, &str)>> = text.split(',').map(|pair| pair.trim().split_once('=')).collect();
-        match pairs {
-            Some(pairs) if pairs.iter().all(|(key, value)| !key.ends_with('!') && !value.starts_with('=') && !key.is_empty()) => {
-                labels.extend(pairs.into_iter().map(|(key, value)| (key.trim().to_owned(), value.trim().into())));
-                self.carried(leaf, "a policy of its own, with spec.selector.matchLabels");
-            }
-            None if !text.contains([' ', '(', '!', '=']) => {
-                // A label by its key. One with dots in it, such as app.kubernetes.io/name, is more than the last step of the path.
-                let below = ["matchLabels.", "labels.", "labelSelector.", "podSelector.", "selector."];
-                let key = below.iter().find_map(|before| leaf.path.split_once(before).map(|(_, key)| key));
-                labels.insert(key.unwrap_or(leaf.path.rsplit('.').next().unwrap_or_default()).into(), text.into());
-                self.carried(leaf, "spec.selector.matchLabels");
-            }
-            _ => {
-                self.note(leaf, Fate::NoCounterpart, "only `key=value` pairs are read; write this one into spec.selector.matchExpressions")
-            }
+    /// First of all: what is about the CronJob itself must not be taken for something else.
+    fn of_the_chart(&mut self) {
+        let of_the_chart = |leaf: &Leaf| OF_THE_CHART.iter().any(|key| leaf.is_below(key));
+        for leaf in self.values.take_where(of_the_chart) {
+            self.note(leaf, Fate::NoCounterpart, "of the CronJob's installation; ours is one Deployment for the whole cluster");
         }
     }
 
@@ -158,10 +109,6 @@ impl Import<'_> {
         for leaf in self.values.take_where(is_hpa) {
             let why = "no floor of minReplicas yet: a scale-down removes idle pods first, however many the HPA asks for";
             self.note(leaf, Fate::NoCounterpart, why);
-        }
-        let of_the_chart = |leaf: &Leaf| OF_THE_CHART.iter().any(|key| leaf.is_below(key));
-        for leaf in self.values.take_where(of_the_chart) {
-            self.note(leaf, Fate::NoCounterpart, "of the CronJob's installation; ours is one Deployment for the whole cluster");
         }
         for leaf in self.values.take_where(|_| true) {
             self.note(leaf, Fate::NoCounterpart, "not known; if it changes costs, see docs/deletion-costs.md for what may take its place");
@@ -196,12 +143,9 @@ impl Import<'_> {
             spec.insert("preset".into(), "trino".into());
             spec.insert("resolution".into(), RESOLUTION.into());
             spec.extend(self.spec.clone());
-            let namespace = target.namespace.unwrap_or_else(|| "default".into());
             let policy = json!({"apiVersion": crate::api::API_VERSION, "kind": "DeletionCostPolicy",
-                "metadata": {"name": target.name, "namespace": namespace}, "spec": spec});
-            let file = format!("{}.yaml", target.name);
-            let is_taken = files.iter().any(|(name, _)| *name == file);
-            files.push((if is_taken { format!("{namespace}-{file}") } else { file }, yaml(&policy)));
+                "metadata": {"name": target.name, "namespace": target.namespace}, "spec": spec});
+            files.push((format!("{}.yaml", target.name), yaml(&policy)));
         }
         files.push(("server.yaml".into(), yaml(&Value::Object(self.server))));
         Imported { files, notes: self.notes }

@@ -43,7 +43,10 @@ impl Import<'_> {
                 "cpu",
                 vec!["metricnames.cpu", "metrics.cpu", "metrics.names.cpu", "names.cpu", "metricnames.cpuusage", "cpu.metric", "cpumetric"],
             ),
-            ("cpuContainer", vec!["cpu.container", "cpu.containername", "cpucontainer", "cpucontainername", "containername"]),
+            (
+                "cpuContainer",
+                vec!["cpu.container", "cpu.containername", "cpucontainer", "cpucontainername", "metrics.containername", "containername"],
+            ),
         ];
         for (parameter, endings) in parameters {
             if let Some(leaf) = self.values.take(&endings) {
@@ -98,7 +101,10 @@ impl Import<'_> {
                 let Some(leaf) = self.values.take(&endings) else { continue };
                 let default = preset.map(|preset| if field == "weight" { preset.weight } else { preset.cap });
                 match leaf.number() {
-                    Some(0.0) => self.note(leaf, Fate::NoCounterpart, "a signal that counts for nothing; leave its metric out instead"),
+                    Some(0.0) => {
+                        self.carried(leaf, format!("spec.signals, `{signal}`: disabled"));
+                        override_signal(&mut self.spec, signal, "disabled", json!(true));
+                    }
                     Some(value) if Some(value) == default => self.carried(leaf, format!("the preset's {field} of `{signal}`")),
                     Some(value) if value > 0.0 => {
                         self.carried(leaf, format!("spec.signals, `{signal}`: {field}"));
@@ -176,17 +182,18 @@ impl Import<'_> {
             let (name, weight, cap) = (sibling(&["name"]), sibling(&["weight"]), sibling(&["cap", "max", "maxPoints", "max_points"]));
             let label =
                 name.map_or_else(|| item.rsplit(['.', '[']).next().unwrap_or("custom").trim_end_matches(']').to_owned(), Leaf::text);
+            let leaves: Vec<&Leaf> = [Some(leaf), name, weight, cap].into_iter().flatten().collect();
             match (weight.and_then(Leaf::number), cap.and_then(Leaf::number)) {
                 (Some(weight), Some(cap)) if weight > 0.0 && cap > 0.0 => {
-                    self.carried(leaf, format!("spec.signals, `{label}`"));
+                    leaves.iter().for_each(|leaf| self.carried(leaf, format!("spec.signals, `{label}`")));
                     for (field, value) in [("query", json!(leaf.text())), ("weight", json!(weight)), ("cap", json!(cap))] {
                         override_signal(&mut self.spec, &label, field, value);
                     }
                 }
-                _ => self.note(leaf, Fate::NoCounterpart, "wanted a weight and a cap above 0 beside it"),
-            }
-            for leaf in [name, weight, cap].into_iter().flatten() {
-                self.carried(leaf, format!("spec.signals, `{label}`"));
+                _ => {
+                    let why = "found no weight and cap above 0 beside the query; wanted both";
+                    leaves.iter().for_each(|leaf| self.note(leaf, Fate::NoCounterpart, why));
+                }
             }
         }
     }

@@ -6,34 +6,23 @@ use super::super::values::Leaf;
 use super::super::{Fate, Note};
 use super::{Import, set};
 
-impl Import<'_> {
+/// The keys below which the backend is described.
+const BACKEND: [&str; 5] = ["metricsbackend", "backend", "prometheus", "metricsprovider", "datasource"];
+
+impl<'a> Import<'a> {
     pub(super) fn backend(&mut self) {
         let kind =
             self.values.take(&["metricsbackend.type", "backend.type", "metrics.backend", "metricsbackend", "backendtype", "metrics.type"]);
         let kind_text = kind.map_or("prometheus".into(), |leaf| leaf.text().to_lowercase());
+        if kind_text != "prometheus" {
+            return self.other_backend(kind, &kind_text);
+        }
         if let Some(leaf) = kind {
-            match kind_text.as_str() {
-                "prometheus" => self.carried(leaf, "server configuration: backends.default.prometheus"),
-                "datadog" => self.note(
-                    leaf,
-                    Fate::NoCounterpart,
-                    "the preset's queries are PromQL; for Datadog configure backends.default.datadog and write a query for each signal",
-                ),
-                _ => self.note(leaf, Fate::NoCounterpart, "not a backend that is known; one of your own fits backends.default.http"),
-            }
+            self.carried(leaf, "server configuration: backends.default.prometheus");
         }
         let mut backend = Map::new();
-        let url = self.values.take(&[
-            "prometheus.url",
-            "metricsbackend.url",
-            "backend.url",
-            "url",
-            "prometheus.host",
-            "host",
-            "address",
-            "endpoint",
-        ]);
-        let port = self.values.take(&["prometheus.port", "metricsbackend.port", "backend.port", "port"]);
+        let url = self.of_the_backend(&["url", "host", "address", "endpoint"], &["prometheusurl", "prometheushost"]);
+        let port = self.of_the_backend(&["port"], &["prometheusport"]);
         if let Some(leaf) = url {
             let text = leaf.text();
             let with_scheme = if text.contains("://") { text } else { format!("http://{text}") };
@@ -47,7 +36,7 @@ impl Import<'_> {
             };
             backend.insert("url".into(), url.into());
             self.carried(leaf, "server configuration: url");
-        } else if kind_text == "prometheus" {
+        } else {
             backend.insert("url".into(), "http://prometheus.monitoring:9090".into());
             let text = "server configuration: http://prometheus.monitoring:9090, since no value says where the backend is; put yours there";
             self.notes.push(Note { line: None, path: "url".into(), fate: Fate::NoCounterpart, text: text.into() });
@@ -55,7 +44,8 @@ impl Import<'_> {
         if let Some(leaf) = port {
             self.carried(leaf, "server configuration: in the url");
         }
-        if let Some(leaf) = self.values.take(&["timeoutseconds", "querytimeout", "timeout"]) {
+        let timeout = self.of_the_backend(&["timeoutseconds", "querytimeout", "timeout"], &["querytimeout", "prometheustimeout"]);
+        if let Some(leaf) = timeout {
             match seconds(&leaf.text()) {
                 Some(seconds @ 1..=300) => {
                     backend.insert("timeoutSeconds".into(), seconds.into());
@@ -67,8 +57,26 @@ impl Import<'_> {
         if let Some(auth) = self.auth() {
             backend.insert("auth".into(), auth);
         }
-        if kind_text == "prometheus" {
-            set(&mut self.server, &["backends", "default", "prometheus"], backend.into());
+        set(&mut self.server, &["backends", "default", "prometheus"], backend.into());
+    }
+
+    /// A value below one of the keys that mean the backend, or with a name of its own that does.
+    fn of_the_backend(&self, keys: &[&str], names: &[&str]) -> Option<&'a Leaf> {
+        let below = keys.iter().flat_map(|key| BACKEND.map(|parent| format!("{parent}.{key}")));
+        let endings: Vec<String> = below.chain(names.iter().map(ToString::to_string)).collect();
+        self.values.take(&endings.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// The preset's queries are PromQL, so nothing of another backend can simply go on.
+    fn other_backend(&mut self, kind: Option<&Leaf>, name: &str) {
+        let what = match name {
+            "datadog" => "configure backends.default.datadog, and write a query for each signal: the preset's are PromQL".to_owned(),
+            _ => format!("`{name}` is no backend that is known; one of your own fits backends.default.http, with a query for each signal"),
+        };
+        let of_it = |leaf: &Leaf| BACKEND.iter().any(|key| leaf.is_below(key)) || leaf.is_below("auth");
+        let leaves: Vec<&Leaf> = kind.into_iter().chain(self.values.take_where(of_it)).collect();
+        for leaf in leaves {
+            self.note(leaf, Fate::NoCounterpart, what.clone());
         }
     }
 
@@ -104,7 +112,11 @@ impl Import<'_> {
             }
             _ => None,
         };
-        self.carried(kind, "server configuration: auth, with the credentials from a file");
+        match (&auth, kind.text().to_lowercase().as_str()) {
+            (Some(_), _) => self.carried(kind, "server configuration: auth, with the credentials from a file"),
+            (None, "none" | "") => self.carried(kind, "server configuration: no auth"),
+            (None, _) => self.note(kind, Fate::NoCounterpart, "wanted none, basic or bearer; the backend is asked without credentials"),
+        }
         let is_secret = |leaf: &Leaf| ["password", "token", "bearertoken"].iter().any(|key| leaf.is_below(key)) && leaf.is_below("auth");
         for leaf in self.values.take_where(is_secret) {
             self.note(
@@ -147,14 +159,18 @@ impl Import<'_> {
         }
         let is_datadog = |leaf: &Leaf| leaf.is_below("datadog") || leaf.path.contains("ad.datadoghq.com");
         let leaves: Vec<&Leaf> = self.values.take_where(is_datadog).collect();
-        if leaves.iter().any(|leaf| leaf.path.to_lowercase().ends_with("enabled") && leaf.is_true()) {
+        let is_on = leaves.iter().any(|leaf| (leaf.key() == "enabled" && leaf.is_true()) || leaf.path.contains("ad.datadoghq.com"));
+        if is_on {
             set(&mut self.server, &["log", "format"], "datadog".into());
         }
         for leaf in leaves {
-            self.carried(
-                leaf,
-                "server configuration: log.format: datadog, with its reserved attributes; the annotation is in docs/server.md",
-            );
+            match is_on {
+                true => self.carried(
+                    leaf,
+                    "server configuration: log.format: datadog, with its reserved attributes; the annotation is in docs/server.md",
+                ),
+                false => self.note(leaf, Fate::NoCounterpart, "not switched on there, so log.format is not datadog here"),
+            }
         }
     }
 }
