@@ -49,7 +49,7 @@ fn score_pods_with_six_signals(bencher: Bencher, count: usize) {
     let mut readings = Readings::default();
     let answer = vec![Some(Sample { value: 7.0, time: now }); count];
     readings.take_in(&policy, &[Some(&answer[..]); 6], &pods, now);
-    bencher.bench(|| score::score(black_box(&policy), black_box(&pods), &readings, now));
+    bencher.bench(|| score::score(black_box(&policy), black_box(&pods), &readings, &Default::default(), now));
 }
 
 #[divan::bench(args = [20, 150, 1_000])]

@@ -67,6 +67,8 @@ const MAX_COST: i32 = 1_000_000;
         .message("wanted costs of at most maxCost").field_path(".edgeCases"),
     validation = Rule::new("self.resolution * 2 <= self.maxCost")
         .message("wanted at most half of maxCost: idle, unknown and busy are at least three steps up to maxCost").field_path(".resolution"),
+    validation = Rule::new("self.tieBreak == 'None' || (self.resolution >= 2 && self.jitter.max == 0)")
+        .message("wanted None, or a resolution of at least 2 and no jitter: a tie-break stays below one step").field_path(".tieBreak"),
     validation = Rule::new("self.jitter.min <= self.jitter.max").message("wanted at most jitter.max").field_path(".jitter.min"),
     validation = Rule::new("self.jitter.max < self.resolution")
         .message("wanted less than one resolution step, or it would outweigh work").field_path(".jitter.max"),
@@ -129,6 +131,10 @@ pub struct DeletionCostPolicySpec {
     /// that it never outweighs work.
     #[serde(default)]
     pub jitter: Jitter,
+    /// Which of several pods of equal cost goes first. Below one `resolution` step, so that work always wins; with less than two in a
+    /// step, or with `jitter`, there is no room for it.
+    #[serde(default)]
+    pub tie_break: TieBreak,
     /// How old a sample may be.
     #[serde(default)]
     pub samples: Samples,
@@ -253,6 +259,21 @@ pub struct Jitter {
     pub min: i32,
     #[schemars(range(min = 0, max = 999_999))]
     pub max: i32,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum TieBreak {
+    /// As Kubernetes has it: the node with the most siblings, then age.
+    #[default]
+    None,
+    /// Zones (`topology.kubernetes.io/zone`) stay balanced.
+    Zone,
+    /// Nodes are emptied, the emptiest first.
+    NodePack,
+    /// Those that stay are on as many nodes as may be.
+    NodeSpread,
+    /// Pods on spot nodes go first.
+    SpotFirst,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -391,6 +412,10 @@ impl DeletionCostPolicySpec {
                 self.jitter.max,
                 format!("0 to {}: below one resolution step, or it would outweigh work", self.resolution - 1),
             );
+        }
+        if self.tie_break != TieBreak::None && (self.resolution < 2 || self.jitter.max != 0) {
+            let wanted = "None, or a resolution of at least 2 and no jitter: a tie-break stays below one step";
+            p.push("spec.tieBreak", format!("{:?}", self.tie_break), wanted);
         }
         p.range("spec.samples.maxAgeSeconds", self.samples.max_age_seconds, 1, 86_400);
         // Between two polls the last one's values are what there is, also when one of them fails.

@@ -22,6 +22,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::World;
+use super::nodes;
 use super::pods::ReplicaSet;
 use super::status::{PollReporter, Reporter};
 use super::world::List;
@@ -109,7 +110,7 @@ impl Governance {
         let mut changes = self.world.policy_changes();
         let mut governed: HashMap<PolicyKey, Governed> = HashMap::new();
         let mut namespaces: HashMap<String, Task> = HashMap::new();
-        let mut announcing = None;
+        let (mut announcing, mut node_watch) = (None, None);
         let lists = Arc::new(Semaphore::new(PARALLEL_LISTS));
         while changes.changed().await.is_ok() {
             // In this order: once the policies are known, all of them are in what is read next.
@@ -142,6 +143,14 @@ impl Governance {
             if announcing.is_none() && knows_policies {
                 let polled = governed.values().map(|governed| governed.polled.clone()).collect();
                 announcing = Some(Task::spawn(announce(self.world.clone(), polled)));
+            }
+            let needs_nodes = governed.values().any(|governed| nodes::are_needed_by(&governed.policy));
+            match (&self.client, needs_nodes) {
+                (Some(client), true) if node_watch.is_none() => {
+                    node_watch = Some(Task::spawn(nodes::watch(client.clone(), self.world.clone())));
+                }
+                (_, false) => node_watch = None,
+                _ => {}
             }
             self.follow_replica_sets(&mut namespaces, governed.keys().map(|key| key.namespace.as_str()).collect()).await;
         }

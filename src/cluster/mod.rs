@@ -7,6 +7,7 @@ pub mod fresh;
 pub mod governance;
 pub mod leadership;
 pub mod listing;
+pub mod nodes;
 pub mod pods;
 pub mod policies;
 pub mod scale_down;

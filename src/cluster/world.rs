@@ -11,12 +11,15 @@ use super::pods::PodStore;
 use crate::admission::Snapshot;
 use crate::api::Policies;
 use crate::cost::CostCache;
+use crate::cost::tie_break::Nodes;
 use crate::headroom::Classes;
 
 pub struct World {
     policies: ArcSwap<Policies>,
     policies_changed: watch::Sender<()>,
     pub classes: ArcSwap<Classes>,
+    /// Known only where a policy asks for a tie-break that needs them.
+    pub nodes: ArcSwap<Nodes>,
     pub costs: CostCache,
     pub pods: PodStore,
     pub fresh: FreshPolls,
@@ -32,6 +35,7 @@ impl Default for World {
             policies: ArcSwap::default(),
             policies_changed: watch::Sender::new(()),
             classes: ArcSwap::default(),
+            nodes: ArcSwap::default(),
             costs: CostCache::default(),
             pods: PodStore::default(),
             fresh: FreshPolls::default(),

@@ -142,7 +142,7 @@ mod tests {
         let samples = [sample(5.0, 1), sample(0.0, 2), sample(9.0, 70), None, None, None, None, sample(9.0, 500)];
         let mut readings = Readings::default();
         readings.take_in(&policy, &[Some(&samples[..])], &pods, now);
-        let census = Census::count(&policy, &pods, &score(&policy, &pods, &readings, now), &readings, now);
+        let census = Census::count(&policy, &pods, &score(&policy, &pods, &readings, &Default::default(), now), &readings, now);
         assert_eq!((census.busy, census.idle, census.no_metrics, census.stale), (1, 1, 4, 1));
         assert_eq!((census.pods(), census.unknown(), census.oldest_sample_seconds), (7, 4, Some(70)));
         // DC-10: what is at work but not Ready is not protected.

@@ -10,6 +10,7 @@ pub mod presets;
 pub mod readings;
 pub mod score;
 pub mod signal;
+pub mod tie_break;
 pub mod victims;
 
 pub use annotation::Stored;

@@ -9,6 +9,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::pod::GovernedPod;
 use super::readings::{Reading, Readings};
+use super::tie_break::{self, Nodes};
 use crate::api::CostPolicy;
 use crate::api::deletion_cost_policy::DeletionCostPolicySpec;
 
@@ -57,7 +58,7 @@ impl Basis {
 }
 
 /// Costs of the pods of one policy, in the order of `pods`.
-pub fn score(policy: &CostPolicy, pods: &[impl AsRef<GovernedPod>], readings: &Readings, now: Timestamp) -> Vec<Score> {
+pub fn score(policy: &CostPolicy, pods: &[impl AsRef<GovernedPod>], readings: &Readings, nodes: &Nodes, now: Timestamp) -> Vec<Score> {
     let spec = &policy.spec;
     let counts = signals_that_count(policy, pods, readings, now);
     let mut scores: Vec<Score> = pods.iter().map(|pod| score_alone(policy, pod.as_ref(), readings, &counts, now)).collect();
@@ -73,6 +74,7 @@ pub fn score(policy: &CostPolicy, pods: &[impl AsRef<GovernedPod>], readings: &R
     for (pod, score) in pods.iter().zip(&mut scores) {
         score.cost = (score.cost + jitter(spec, &pod.as_ref().uid)).min(spec.max_cost);
     }
+    tie_break::apply(policy, pods, &mut scores, nodes);
     scores
 }
 

@@ -62,6 +62,11 @@ const TABLE: &[BuiltIn] = &[
     BuiltIn { provider: "convention", key: "spot", spot: &["true"], regular: &["false"], other: &[] },
 ];
 
+/// Whether a node with these labels is a spot node.
+pub fn is_spot(labels: &BTreeMap<String, String>, rows: &[SpotRow]) -> bool {
+    rows.iter().any(|row| labels.get(&row.key).is_some_and(|value| row.spot.contains(value)))
+}
+
 /// The built-in rows.
 pub fn built_in() -> Vec<SpotRow> {
     let texts = |values: &[&str]| values.iter().map(ToString::to_string).collect();

@@ -103,7 +103,7 @@ impl Poller {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let outcomes = self.take_in(&mut known, answers, &pods, now);
         known.readings.prune(&policy.spec, now, |uid| world.pods.has(policy, uid));
-        let scores = score::score(policy, &pods, &known.readings, now);
+        let scores = score::score(policy, &pods, &known.readings, &world.nodes.load(), now);
         // Until something is known, what was written on the pods before is the better guess.
         if known.answered {
             self.publish(&pods, &scores);

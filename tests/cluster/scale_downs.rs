@@ -24,6 +24,7 @@ pub const TESTS: &[(&str, Test)] = &[
     ("scale_downs::an_argo_rollout_gets_the_right_costs", an_argo_rollout),
     ("scale_downs::dc_04_old_samples_are_measured_again_first", dc_04_old_samples),
     ("scale_downs::a_busy_pod_that_is_not_ready_goes_and_that_is_said", outranked_by_readiness),
+    ("scale_downs::dc_07_idle_pods_go_in_each_zone", dc_07_zones),
     ("scale_downs::a_dry_run_writes_nothing", a_dry_run_writes_nothing),
     ("scale_downs::a_rollout_finishes", a_rollout_finishes),
 ];
@@ -195,6 +196,43 @@ fn dc_04_old_samples(cluster: &'static Cluster) -> anyhow::Result<()> {
         busy.sort();
         ensure!(left == busy, "{left:?} are left, {busy:?} are at work");
         ensure!(fresh()? > before, "there was no fresh poll");
+        Ok(())
+    })
+}
+
+/// DC-07: of pods that do nothing, one goes in each zone.
+fn dc_07_zones(cluster: &'static Cluster) -> anyhow::Result<()> {
+    let namespace = "zones";
+    let nodes = cluster.admin.get(&["nodes"])?;
+    let nodes: Vec<&str> = nodes["items"].as_array().into_iter().flatten().filter_map(|node| node["metadata"]["name"].as_str()).collect();
+    ensure!(nodes.len() >= 3, "{nodes:?}");
+    for (index, node) in nodes.iter().enumerate() {
+        cluster.admin.run(&["label", "node", node, "--overwrite", &format!("topology.kubernetes.io/zone=zone-{}", index % 3)])?;
+    }
+    // Two pods in each zone, which the scheduler sees to.
+    let mut deployment = workload("Deployment", namespace, 6);
+    deployment["spec"]["template"]["spec"]["topologySpreadConstraints"] = json!([{"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone",
+        "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app": "web"}}}]);
+    cluster.make_namespace(namespace)?;
+    cluster.admin.apply(&policy(namespace, json!({"newPodSeconds": 0, "resolution": 10, "tieBreak": "Zone"})).to_string())?;
+    cluster.admin.apply(&deployment.to_string())?;
+    block_on(async {
+        let zone = |pod: &k8s_openapi::api::core::v1::Pod| {
+            let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+            nodes.iter().position(|name| Some(*name) == node).map(|index| index % 3)
+        };
+        let zones = |pods: &[k8s_openapi::api::core::v1::Pod]| {
+            let mut zones: Vec<_> = pods.iter().map(zone).collect();
+            zones.sort();
+            zones
+        };
+        let pods = cluster.pods(namespace, 6).await?;
+        ensure!(zones(&pods) == [0, 0, 1, 1, 2, 2].map(Some), "the scheduler has not spread them: {:?}", zones(&pods));
+        cluster.exporter.set(namespace, names(&pods).into_iter().map(|pod| (pod, 0.0)));
+        sleep(MEASURED).await;
+        cluster.admin.run(&["scale", "deployment/web", "-n", namespace, "--replicas=3"])?;
+        let left = cluster.pods(namespace, 3).await?;
+        ensure!(zones(&left) == [0, 1, 2].map(Some), "{:?} are left", zones(&left));
         Ok(())
     })
 }

@@ -41,7 +41,7 @@ fn readings(policy: &CostPolicy, pods: &[GovernedPod], samples: &[&[(&str, f64, 
 }
 
 fn costs(policy: &CostPolicy, pods: &[GovernedPod], samples: &[&[(&str, f64, i64)]]) -> Vec<i32> {
-    score(policy, pods, &readings(policy, pods, samples), at(NOW)).iter().map(|score| score.cost).collect()
+    score(policy, pods, &readings(policy, pods, samples), &Nodes::new(), at(NOW)).iter().map(|score| score.cost).collect()
 }
 
 /// The seed's arithmetic: 40 running splits, 3 high-priority tasks and one full core are 400 + 45 + 50 = 495, and such a
@@ -102,7 +102,7 @@ fn a_sample_from_the_future_gives_way_to_the_next_one() {
         let answer = [Some(Sample { value, time: at(NOW - age) })];
         readings.take_in(&policy, &[Some(&answer[..])], &[pod("p")], at(NOW));
     }
-    assert_eq!(score(&policy, &[pod("p")], &readings, at(NOW))[0].cost, 50);
+    assert_eq!(score(&policy, &[pod("p")], &readings, &Nodes::new(), at(NOW))[0].cost, 50);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn dc_45_an_old_sample_is_only_the_last_known_one() {
     let policy = policy(json!({}));
     let pods = [pod("old"), pod("lost")];
     let readings = readings(&policy, &pods, &[&[("old", 9.0, 270), ("lost", 9.0, 601)]]);
-    let scores = score(&policy, &pods, &readings, at(NOW));
+    let scores = score(&policy, &pods, &readings, &Nodes::new(), at(NOW));
     assert_eq!((scores[0].basis, scores[0].stale), (Basis::Work, true));
     assert_eq!((scores[1].basis, scores[1].stale, scores[1].cost), (Basis::NoMetrics, false, 10));
 }
