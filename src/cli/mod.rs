@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+pub mod check;
 pub mod crds;
 pub mod import;
 pub mod order;
@@ -24,6 +25,8 @@ enum Command {
     Serve(serve::Args),
     /// Show the order in which a workload's pods would be removed
     Order(order::Args),
+    /// Say what is wrong with policies and pools in files
+    Check(check::Args),
     /// Bring the configuration of another tool over
     Import(import::Args),
     /// Write the CustomResourceDefinitions
@@ -35,6 +38,7 @@ impl Cli {
         match self.command {
             Command::Serve(args) => serve::run(args),
             Command::Order(args) => order::run(args),
+            Command::Check(args) => check::run(args),
             Command::Import(args) => import::run(args),
             Command::Crds(args) => crds::run(args),
         }

@@ -205,6 +205,25 @@ fn a_pod_that_is_being_created_yields_to_the_least_work() {
 }
 
 proptest! {
+    /// More of any signal, all else equal, never lowers a pod's cost; and what a signal's shape is does not matter.
+    #[test]
+    fn costs_rise_with_every_signal(
+        values in prop::collection::vec((0.0..500.0f64, 0.0..500.0f64), 3),
+        shapes in prop::collection::vec((0.01..20.0f64, 1.0..600.0f64, any::<bool>(), 0.0..50.0f64), 3),
+        resolution in 1..100i32,
+    ) {
+        let signal = |(i, (weight, cap, log, ignore)): (usize, &(f64, f64, bool, f64))| json!({"name": format!("s{i}"), "query": "q",
+            "weight": weight, "cap": cap, "scale": if *log { "Log" } else { "Linear" }, "ignoreBelow": ignore});
+        let signals: Vec<_> = shapes.iter().enumerate().map(signal).collect();
+        let policy = policy(json!({"resolution": resolution, "signals": signals}));
+        let pods = [pod("less"), pod("more"), pod("same")];
+        let samples: Vec<Vec<(&str, f64, i64)>> =
+            values.iter().map(|(a, b)| vec![("less", a.min(*b), 0), ("more", a.max(*b), 0), ("same", a.max(*b), 0)]).collect();
+        let found = costs(&policy, &pods, &samples.iter().map(|samples| &samples[..]).collect::<Vec<_>>());
+        prop_assert!(found[0] <= found[1] && found[1] == found[2], "{found:?}");
+        prop_assert!(found.iter().all(|cost| (0..=1000).contains(cost) && cost % resolution == 0), "{found:?}");
+    }
+
     #[test]
     fn costs_are_in_range_in_whole_steps_and_rise_with_work(
         values in prop::collection::vec(prop::option::of(0.0..2000.0f64), 1..8),
