@@ -20,6 +20,7 @@ pub use request::{Operation, Request};
 
 use crate::api::Policies;
 use crate::cost::CostCache;
+use crate::cost::contested::Contested;
 use crate::headroom::Classes;
 
 /// What a decision may look at: one generation of everything, without any I/O.
@@ -28,6 +29,8 @@ pub struct Snapshot {
     pub policies: Arc<Policies>,
     pub classes: Arc<Classes>,
     pub costs: CostCache,
+    /// Whose cost somebody else keeps writing over.
+    pub contested: Contested,
 }
 
 /// An object in a review that is not what its kind says. The review is allowed and counted: an object that the API server

@@ -40,6 +40,9 @@ fn at_create(request: &Request<'_>, metadata: &Metadata, snapshot: &Snapshot) ->
 fn at_update(metadata: &Metadata, snapshot: &Snapshot) -> Option<PodPatch> {
     let cost = snapshot.costs.get(&metadata.uid)?;
     let policy = snapshot.policies.policy(cost.policy.key())?;
+    if snapshot.contested.is_contested(&metadata.uid) {
+        return None;
+    }
     patch(&cost, policy, metadata.annotations.as_ref())
 }
 

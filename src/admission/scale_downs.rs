@@ -282,7 +282,12 @@ mod tests {
         for (uid, value, basis) in costs {
             cache.insert(*uid, Cost::unmeasured(*value, *basis, policy.clone()));
         }
-        Snapshot { policies: Arc::new(Policies::default().with_policy(policy)), classes: Arc::default(), costs: cache }
+        Snapshot {
+            policies: Arc::new(Policies::default().with_policy(policy)),
+            classes: Arc::default(),
+            costs: cache,
+            contested: Default::default(),
+        }
     }
 
     /// Plans a scale-down by one of three pods with these stored values.

@@ -300,11 +300,30 @@ pub struct Write {
     pub on_scale_down: bool,
     /// Ride on pod CREATE and UPDATE requests that happen anyway.
     pub on_pod_update: bool,
+    /// Keep stored costs near the truth between scale-downs. Off by default: a scale-down writes what it needs by itself.
+    pub refresh: Refresh,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Refresh {
+    /// Seconds between two rounds; 0 is off.
+    #[schemars(range(min = 0, max = 86400))]
+    pub every_seconds: u32,
+    /// A stored cost that is off by less is left as it is.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub min_change: u32,
+}
+
+impl Default for Refresh {
+    fn default() -> Self {
+        Self { every_seconds: 0, min_change: 25 }
+    }
 }
 
 impl Default for Write {
     fn default() -> Self {
-        Self { on_scale_down: true, on_pod_update: true }
+        Self { on_scale_down: true, on_pod_update: true, refresh: Refresh::default() }
     }
 }
 
@@ -421,6 +440,8 @@ impl DeletionCostPolicySpec {
         // Between two polls the last one's values are what there is, also when one of them fails.
         let least = self.samples.max_age_seconds.max(self.poll_seconds.saturating_mul(2));
         p.range("spec.samples.keepLastSeconds", self.samples.keep_last_seconds, least, 604_800);
+        p.range("spec.write.refresh.everySeconds", self.write.refresh.every_seconds, 0, 86_400);
+        p.range("spec.write.refresh.minChange", self.write.refresh.min_change, 1, 1_000_000);
         if let Some(seconds) = self.work_seconds {
             p.range("spec.workSeconds", seconds, 1, 604_800);
         }

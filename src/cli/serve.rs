@@ -19,6 +19,7 @@ use tracing::{error, info, warn};
 use crate::cluster::budget::Budget;
 use crate::cluster::governance::{self, Governance};
 use crate::cluster::leadership::{self, Elector};
+use crate::cluster::own_account::OwnAccount;
 use crate::cluster::scale_down::ScaleDowns;
 use crate::cluster::standalone::{self, MemoryWriter};
 use crate::cluster::status::Reporter;
@@ -107,12 +108,22 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
         [List::Policies, List::Pools].into_iter().for_each(|list| world.has_read(list));
     }
     check_backends(&world, &backends)?;
+    let budget = Arc::new(Budget::new(config.writes));
+    // Without policies of the API server nobody leads, and nothing is written on our own account.
+    let own_account = leases.as_ref().map(|(_, leadership)| OwnAccount {
+        world: world.clone(),
+        writer: writer.clone(),
+        budget: budget.clone(),
+        leadership: leadership.clone(),
+        metrics: metrics.clone(),
+    });
     let governance = Governance {
         world: world.clone(),
         backends: backends.clone(),
         client: client.clone(),
         reporter: reporter.clone(),
         metrics: metrics.clone(),
+        own_account,
     };
     essential.spawn(governance.run());
 
@@ -123,7 +134,6 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
     };
     let certificates = certificates::resolve(&certificates, directory);
     let keeper = Keeper::start(&certificates, client.as_ref(), &args.namespace, health.clone(), metrics.clone()).await?;
-    let budget = Arc::new(Budget::new(config.writes));
     let observer = Observer::new(world.clone(), metrics.clone(), reporter);
     let scale_downs = ScaleDowns::new(world.clone(), writer, budget, observer, metrics.clone());
     let webhook = Webhook::new(world.clone(), backends, scale_downs, metrics.clone(), health.clone()).router();

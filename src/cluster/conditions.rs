@@ -158,6 +158,11 @@ fn busy_pods_ready(poll: &Poll) -> Said {
 
 fn foreign_values(policy: &CostPolicy, poll: &Poll) -> Said {
     let (foreign, malformed) = (&poll.census.foreign, &poll.census.malformed);
+    if let Some((pod, writer)) = poll.contested.first() {
+        let count = poll.contested.len();
+        let message = format!("{count} pods, such as {pod}: `{writer}` keeps writing over the cost; only scale-downs write it now");
+        return Said::trouble("ForeignValues", Status::True, "Contested", message);
+    }
     if malformed.count > 0 {
         let message = format!("{}: the stored cost is no number, and counts as 0 until a scale-down replaces it", malformed.in_words());
         return Said::trouble("ForeignValues", Status::True, "MalformedCost", message);
@@ -224,7 +229,7 @@ mod tests {
     }
 
     fn poll(outcomes: [Outcome; 2], census: Census) -> Poll {
-        Poll { time: Timestamp::UNIX_EPOCH, generation: 1, outcomes: outcomes.into(), census, not_honoured: vec![] }
+        Poll { time: Timestamp::UNIX_EPOCH, generation: 1, outcomes: outcomes.into(), census, contested: vec![], not_honoured: vec![] }
     }
 
     fn said(policy: &CostPolicy, poll: &Poll, type_: &str) -> (Status, &'static str, String) {

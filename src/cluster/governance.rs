@@ -23,6 +23,7 @@ use tracing::{info, warn};
 
 use super::World;
 use super::nodes;
+use super::own_account::OwnAccount;
 use super::pods::ReplicaSet;
 use super::status::{PollReporter, Reporter};
 use super::world::List;
@@ -102,6 +103,8 @@ pub struct Governance {
     pub client: Option<Client>,
     pub reporter: Option<Reporter>,
     pub metrics: Arc<Metrics>,
+    /// For what is written on our own account; none where nobody may.
+    pub own_account: Option<OwnAccount>,
 }
 
 impl Governance {
@@ -119,11 +122,14 @@ impl Governance {
             let wanted: HashMap<PolicyKey, &Arc<CostPolicy>> = policies.policies().map(|policy| (policy.key().clone(), policy)).collect();
             let gone: Vec<PolicyKey> = governed.keys().filter(|key| !wanted.contains_key(key)).cloned().collect();
             for key in gone {
-                // First its tasks, then what they know.
-                if let Some(running) = governed.remove(&key) {
-                    running.stop().await;
-                }
+                // First its tasks, then what they know, then what they wrote.
+                let Some(running) = governed.remove(&key) else { continue };
+                let pods = self.world.pods.governed_by(&running.policy, &policies);
+                running.stop().await;
                 self.forget(&key);
+                if let Some(own_account) = &self.own_account {
+                    tokio::spawn(own_account.clone().clean_up(key, pods));
+                }
             }
             for (key, policy) in wanted {
                 if governed.get(&key).is_some_and(|running| Arc::ptr_eq(&running.policy, policy)) {
@@ -176,6 +182,9 @@ impl Governance {
                 }));
             }
             None => warn!(policy = policy.name, backend = policy.spec.backend, "the server configuration has no such backend"),
+        }
+        if let Some(own_account) = &self.own_account {
+            tasks.push(Task::spawn(own_account.clone().refresh(policy.clone())));
         }
         Governed { policy, polled: is_polled, known, tasks }
     }
@@ -250,7 +259,12 @@ async fn watch_pods(client: Client, policy: Arc<CostPolicy>, world: Arc<World>, 
 
 fn read(world: &World, policy: &Arc<CostPolicy>, pod: Pod) {
     match GovernedPod::read(&pod) {
-        Some(pod) => apply(world, policy, pod),
+        Some(now) => {
+            if let Some(before) = world.pods.find(&policy.namespace, &now.uid) {
+                world.contested.look(&before, &now, &pod);
+            }
+            apply(world, policy, now);
+        }
         // Another kind's, or its controller has let it go: it does not count towards a ReplicaSet (any more).
         None => {
             let (controller, uid) = (controller_of(&pod), pod.uid().unwrap_or_default());

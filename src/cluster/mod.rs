@@ -8,6 +8,7 @@ pub mod governance;
 pub mod leadership;
 pub mod listing;
 pub mod nodes;
+pub mod own_account;
 pub mod pods;
 pub mod policies;
 pub mod scale_down;

@@ -17,6 +17,7 @@ use super::world::List;
 use super::writer::{PodWriter, Written};
 use crate::admission::scale_downs::PodWrite;
 use crate::api::documents::{self, Document};
+use crate::api::policies::PolicyKey;
 use crate::api::{CostPolicy, Policies, Pool};
 use crate::cost::{GovernedPod, Stored};
 use crate::headroom::Classes;
@@ -101,17 +102,26 @@ pub struct MemoryWriter {
     pub world: Arc<World>,
 }
 
+impl MemoryWriter {
+    fn store(&self, policy: &PolicyKey, pod: &GovernedPod, stored: Stored) -> Written {
+        self.world.pods.apply(policy, GovernedPod { stored, ..GovernedPod::clone(pod) });
+        Written::Yes { version: 0 }
+    }
+}
+
 impl PodWriter for MemoryWriter {
     fn write<'a>(&'a self, write: &'a PodWrite) -> BoxFuture<'a, Written> {
         let found = self.world.pods.find(&write.namespace, &write.uid);
         let policy = self.world.costs.get(&write.uid).map(|cost| cost.policy.key().clone());
         let written = match (found, policy) {
-            (Some(pod), Some(policy)) => {
-                self.world.pods.apply(&policy, GovernedPod { stored: Stored::Ours(write.cost), ..GovernedPod::clone(&pod) });
-                Written::Yes { version: 0 }
-            }
+            (Some(pod), Some(policy)) => self.store(&policy, &pod, Stored::Ours(write.cost)),
             _ => Written::Gone,
         };
         Box::pin(std::future::ready(written))
+    }
+
+    /// Without a cluster nobody leads, and nothing is taken away.
+    fn erase<'a>(&'a self, _: &'a GovernedPod) -> BoxFuture<'a, Written> {
+        Box::pin(std::future::ready(Written::Gone))
     }
 }

@@ -11,6 +11,7 @@ use super::pods::PodStore;
 use crate::admission::Snapshot;
 use crate::api::Policies;
 use crate::cost::CostCache;
+use crate::cost::contested::Contested;
 use crate::cost::tie_break::Nodes;
 use crate::headroom::Classes;
 
@@ -23,6 +24,7 @@ pub struct World {
     pub costs: CostCache,
     pub pods: PodStore,
     pub fresh: FreshPolls,
+    pub contested: Contested,
     policies_known: AtomicBool,
     pools_known: AtomicBool,
     classes_known: AtomicBool,
@@ -39,6 +41,7 @@ impl Default for World {
             costs: CostCache::default(),
             pods: PodStore::default(),
             fresh: FreshPolls::default(),
+            contested: Contested::default(),
             policies_known: AtomicBool::new(false),
             pools_known: AtomicBool::new(false),
             classes_known: AtomicBool::new(false),
@@ -60,7 +63,12 @@ pub enum List {
 impl World {
     /// One generation of everything that a decision looks at.
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot { policies: self.policies.load_full(), classes: self.classes.load_full(), costs: self.costs.clone() }
+        Snapshot {
+            policies: self.policies.load_full(),
+            classes: self.classes.load_full(),
+            costs: self.costs.clone(),
+            contested: self.contested.clone(),
+        }
     }
 
     pub fn policies(&self) -> Arc<Policies> {

@@ -14,6 +14,7 @@ use tracing::{debug, warn};
 use super::status::FIELD_MANAGER;
 use crate::admission::scale_downs::PodWrite;
 use crate::cost::annotation::{COST, MARK};
+use crate::cost::{GovernedPod, Stored};
 
 /// The pause before a write is tried again, doubled each time; the caller's deadline ends it.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -36,6 +37,9 @@ pub enum Written {
 /// Writes a pod's cost; tries again until it is answered for good. The caller sets the time.
 pub trait PodWriter: Send + Sync {
     fn write<'a>(&'a self, write: &'a PodWrite) -> BoxFuture<'a, Written>;
+
+    /// Takes a cost away, if it is still the one that we wrote. Where it is not, nothing is left to take away.
+    fn erase<'a>(&'a self, pod: &'a GovernedPod) -> BoxFuture<'a, Written>;
 }
 
 /// Writes through the API server.
@@ -52,34 +56,53 @@ impl ApiWriter {
 
 impl PodWriter for ApiWriter {
     fn write<'a>(&'a self, write: &'a PodWrite) -> BoxFuture<'a, Written> {
-        Box::pin(async move {
-            let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(self.client.clone(), &write.namespace);
-            let text = write.cost.to_string();
-            // A merge patch without resourceVersion does not clash with other writers of the pod. The UID must fit, or the
-            // API server answers with a conflict: a new pod of the same name keeps its own cost.
-            let patch = json!({ "metadata": { "uid": &*write.uid, "annotations": { COST: text, MARK: text } } });
-            let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
-            let mut pause = FIRST_PAUSE;
-            loop {
-                match timeout(ATTEMPT, api.patch(&write.name, &params, &Patch::Merge(&patch))).await {
-                    Ok(Ok(pod)) => {
-                        let version = pod.metadata.resource_version.and_then(|version| version.parse().ok()).unwrap_or(0);
-                        return Written::Yes { version };
-                    }
-                    Ok(Err(kube::Error::Api(status))) if status.is_not_found() || is_another_pod(&status) => return Written::Gone,
-                    // A conflict is with a writer that was faster: the next attempt is on what they wrote.
-                    Ok(Err(kube::Error::Api(status))) if !matches!(status.code, 409 | 429) && status.code < 500 => {
-                        let kube::core::Status { code, reason, .. } = *status;
-                        warn!(namespace = write.namespace, pod = write.name, code, reason, "the API server refuses a cost");
-                        return Written::Refused;
-                    }
-                    Ok(Err(e)) => debug!(namespace = write.namespace, pod = write.name, error = %e, "writing a cost failed; trying again"),
-                    Err(_) => debug!(namespace = write.namespace, pod = write.name, "writing a cost was not answered; trying again"),
+        let text = write.cost.to_string();
+        // A merge patch without resourceVersion does not clash with other writers of the pod. The UID must fit, or the
+        // API server answers with a conflict: a new pod of the same name keeps its own cost.
+        let patch = json!({ "metadata": { "uid": &*write.uid, "annotations": { COST: text, MARK: text } } });
+        Box::pin(self.patch(&write.namespace, &write.name, Patch::Merge(patch)))
+    }
+
+    fn erase<'a>(&'a self, pod: &'a GovernedPod) -> BoxFuture<'a, Written> {
+        let Stored::Ours(value) = pod.stored else { return Box::pin(std::future::ready(Written::Gone)) };
+        let path = |key: &str| format!("/metadata/annotations/{}", key.replace('~', "~0").replace('/', "~1"));
+        let (cost, mark, text) = (path(COST), path(MARK), value.to_string());
+        // All of it or nothing: a value that is somebody else's by now fails the test, and stays.
+        let patch = json!([
+            {"op": "test", "path": "/metadata/uid", "value": &*pod.uid},
+            {"op": "test", "path": cost, "value": text}, {"op": "test", "path": mark, "value": text},
+            {"op": "remove", "path": cost}, {"op": "remove", "path": mark},
+        ]);
+        let patch = serde_json::from_value(patch).expect("these are operations");
+        Box::pin(self.patch(&pod.namespace, &pod.name, Patch::Json::<()>(patch)))
+    }
+}
+
+impl ApiWriter {
+    /// Patches a pod; tries again until it is answered for good.
+    async fn patch<P: serde::Serialize + std::fmt::Debug>(&self, namespace: &str, name: &str, patch: Patch<P>) -> Written {
+        let api: Api<PartialObjectMeta<Pod>> = Api::namespaced(self.client.clone(), namespace);
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match timeout(ATTEMPT, api.patch(name, &params, &patch)).await {
+                Ok(Ok(pod)) => {
+                    let version = pod.metadata.resource_version.and_then(|version| version.parse().ok()).unwrap_or(0);
+                    return Written::Yes { version };
                 }
-                sleep(pause).await;
-                pause = (pause * 2).min(LONGEST_PAUSE);
+                Ok(Err(kube::Error::Api(status))) if status.is_not_found() || is_another_pod(&status) => return Written::Gone,
+                // A conflict is with a writer that was faster: the next attempt is on what they wrote.
+                Ok(Err(kube::Error::Api(status))) if !matches!(status.code, 409 | 429) && status.code < 500 => {
+                    let kube::core::Status { code, reason, .. } = *status;
+                    warn!(namespace, pod = name, code, reason, "the API server refuses a cost");
+                    return Written::Refused;
+                }
+                Ok(Err(e)) => debug!(namespace, pod = name, error = %e, "writing a cost failed; trying again"),
+                Err(_) => debug!(namespace, pod = name, "writing a cost was not answered; trying again"),
             }
-        })
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
     }
 }
 

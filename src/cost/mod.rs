@@ -3,6 +3,7 @@
 pub mod annotation;
 pub mod cache;
 pub mod census;
+pub mod contested;
 pub mod outcome;
 pub mod plan;
 pub mod pod;

@@ -112,7 +112,8 @@ impl Poller {
         drop(known);
         self.metrics.poll(policy.key(), started.elapsed(), &census);
         let not_honoured = world.pods.not_honoured(policy, &world.policies());
-        Poll { time: now, generation: policy.generation, outcomes, census, not_honoured }
+        let contested = pods.iter().filter_map(|pod| Some((pod.name.clone(), world.contested.by(&pod.uid)?))).collect();
+        Poll { time: now, generation: policy.generation, outcomes, census, contested, not_honoured }
     }
 
     /// The samples of one signal. Its rows are let go before the next query gets its turn.

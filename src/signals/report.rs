@@ -13,6 +13,8 @@ pub struct Poll {
     /// One for each signal of the policy, in its order.
     pub outcomes: Vec<Outcome>,
     pub census: Census,
+    /// Pods whose cost somebody else keeps writing over, and who does.
+    pub contested: Vec<(String, String)>,
     /// Selected pods whose controller does not read the cost, by what controls them.
     pub not_honoured: Vec<(&'static str, u32)>,
 }

@@ -10,6 +10,7 @@ mod headroom;
 mod leadership;
 mod order;
 mod outage;
+mod own_account;
 mod policies;
 mod scale_downs;
 mod status;
@@ -46,8 +47,16 @@ pub struct Cluster {
 }
 
 /// The themes that need nothing but the installation; the longest tests first.
-const INSTALLED: [&[(&str, Test)]; 7] =
-    [scale_downs::TESTS, connections::TESTS, costs::TESTS, headroom::TESTS, order::TESTS, policies::TESTS, status::TESTS];
+const INSTALLED: [&[(&str, Test)]; 8] = [
+    scale_downs::TESTS,
+    connections::TESTS,
+    costs::TESTS,
+    headroom::TESTS,
+    order::TESTS,
+    own_account::TESTS,
+    policies::TESTS,
+    status::TESTS,
+];
 
 /// The themes that take something away, in this order.
 const TAKEN_AWAY: [&[(&str, Test)]; 4] = [certificates::TESTS, outage::OF_PROMETHEUS, leadership::TESTS, outage::OF_REPLICAS];
