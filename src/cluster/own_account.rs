@@ -15,6 +15,7 @@ use super::writer::{PodWriter, Written};
 use crate::admission::scale_downs::PodWrite;
 use crate::api::CostPolicy;
 use crate::api::policies::PolicyKey;
+use crate::cost::score::Basis;
 use crate::cost::{GovernedPod, Stored};
 use crate::server::metrics::Metrics;
 
@@ -68,7 +69,9 @@ impl OwnAccount {
         if !pod.is_active() || self.world.contested.is_contested(&pod.uid) {
             return None;
         }
-        let cost = self.world.costs.get(&pod.uid)?.replaces(pod.stored, policy)?;
+        // What is not measured is no truth to keep near to.
+        let current = self.world.costs.get(&pod.uid).filter(|cost| matches!(cost.basis, Basis::Work | Basis::Idle))?;
+        let cost = current.replaces(pod.stored, policy)?;
         let off = cost.abs_diff(pod.stored.effective());
         let (namespace, name, uid) = (pod.namespace.clone(), pod.name.clone(), pod.uid.clone());
         (off >= policy.spec.write.refresh.min_change).then(|| (off, PodWrite { namespace, name, uid, cost, policy: policy.key().clone() }))

@@ -33,7 +33,10 @@ fn a_policy_that_goes(cluster: &'static Cluster) -> anyhow::Result<()> {
     }
     block_on(async {
         let pods = names(&cluster.pods("goes", 4).await?);
-        cluster.pods("stays", 4).await?;
+        let others = names(&cluster.pods("stays", 4).await?);
+        // A pod that was made before its policy was in force has no cost yet.
+        cluster.store_costs("goes", pods.iter().map(|pod| (pod.clone(), 500))).await?;
+        cluster.store_costs("stays", others.into_iter().map(|pod| (pod, 500))).await?;
         sleep(MEASURED).await;
         cluster.admin.run(&["annotate", "pod", &pods[1], "-n", "goes", "--overwrite", &format!("{COST}=7")])?;
         Ok(())
