@@ -139,6 +139,10 @@ fn values_that_cannot_be_used_are_refused_with_what_would_be() {
         ("- a", "wanted a mapping"),
         ("podSelectors: [app=trino\n", "values.yaml"),
         ("podSelectors: ['app in (a, b)']", "found no selector of pods"),
+        (
+            "podSelector: {matchLabels: {app: t}, matchExpressions: [{key: role, operator: In, values: [worker]}]}",
+            "found no selector of pods",
+        ),
     ] {
         let file = directory.path().join("values.yaml");
         std::fs::write(&file, values).unwrap();

@@ -173,20 +173,21 @@ pub fn plan(pods: &[Arc<GovernedPod>], family: &[Arc<GovernedPod>], to: usize, s
     let mut order: Vec<&GovernedPod> = after.iter().collect();
     victims::sort(&mut order, &siblings, now);
     plan.victims = order.into_iter().take(go).map(|pod| pod.name.clone()).collect();
-    plan.pods = active.iter().map(|pod| decided(pod, snapshot)).collect();
+    plan.pods = active.iter().zip(&candidates).map(|(pod, candidate)| decided(pod, candidate.current, snapshot)).collect();
     plan
 }
 
-/// A pod as it is worth now, whatever may be written on it.
-fn decided(pod: &GovernedPod, snapshot: &Snapshot) -> Decided {
+/// A pod as it was planned with; where somebody else's cost stands on it, as it is worth all the same.
+fn decided(pod: &GovernedPod, planned: i32, snapshot: &Snapshot) -> Decided {
     let cost = snapshot.costs.get(&pod.uid);
     let in_force = cost.as_ref().and_then(|cost| snapshot.policies.policy(cost.policy.key()));
+    let foreign = in_force.is_some_and(|policy| !pod.stored.is_ours_to_write(policy.spec.foreign_values));
     Decided {
         uid: pod.uid.clone(),
         name: pod.name.clone(),
         tier: victims::Tier::of(pod),
-        current: cost.as_ref().map_or(pod.stored.effective(), |cost| cost.value),
-        foreign: in_force.is_some_and(|policy| !pod.stored.is_ours_to_write(policy.spec.foreign_values)),
+        current: cost.as_ref().filter(|_| foreign).map_or(planned, |cost| cost.value),
+        foreign,
     }
 }
 

@@ -90,10 +90,7 @@ impl Budget {
 
     /// When a write for this policy may begin; `None`, with nothing taken, where that would be after the deadline.
     pub fn reserve(&self, policy: &PolicyKey, deadline: Instant) -> Option<Instant> {
-        self.reserve_at(Instant::now(), policy, deadline)
-    }
-
-    fn reserve_at(&self, now: Instant, policy: &PolicyKey, deadline: Instant) -> Option<Instant> {
+        let now = Instant::now();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let State { cluster, policies } = &mut *state;
         let own = policies.entry(policy.clone()).or_insert_with(|| Bucket::full(self.limits.policy, now));
@@ -108,10 +105,20 @@ impl Budget {
         Some(begin)
     }
 
-    /// Whether there is a token right now, for a write that can as well be made later.
-    pub fn try_take(&self, policy: &PolicyKey) -> bool {
+    /// Whether there is a token to spare right now, for a write that can as well be made later: half of each bucket is left to
+    /// scale-downs.
+    pub fn try_take_spare(&self, policy: &PolicyKey) -> bool {
         let now = Instant::now();
-        self.reserve_at(now, policy, now).is_some()
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let State { cluster, policies } = &mut *state;
+        let own = policies.entry(policy.clone()).or_insert_with(|| Bucket::full(self.limits.policy, now));
+        [&mut *cluster, &mut *own].into_iter().for_each(|bucket| bucket.refill(now));
+        let has_spare = [&*cluster, &*own].iter().all(|bucket| bucket.tokens >= (bucket.rate.burst / 2.0).max(1.0));
+        if has_spare {
+            cluster.tokens -= 1.0;
+            own.tokens -= 1.0;
+        }
+        has_spare
     }
 
     pub fn forget_policy(&self, policy: &PolicyKey) {
@@ -146,7 +153,7 @@ mod tests {
         let waits: Vec<u128> = (0..6).map(|_| (budget.reserve(&key("a"), far).unwrap() - now).as_millis()).collect();
         assert_eq!(waits, [0, 0, 0, 100, 200, 300]);
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert!(budget.try_take(&key("a")), "it has filled again");
+        assert_eq!(budget.reserve(&key("a"), far), Some(Instant::now()), "it has filled again");
     }
 
     #[tokio::test(start_paused = true)]
@@ -163,13 +170,15 @@ mod tests {
         let budget = budget((1000.0, 1000.0), (1.0, 2.0));
         let soon = Instant::now() + Duration::from_millis(10);
         let taken = (0..10).filter(|_| budget.reserve(&key("greedy"), soon).is_some()).count();
-        assert_eq!((taken, budget.try_take(&key("other"))), (2, true));
+        assert_eq!((taken, budget.reserve(&key("other"), soon).is_some()), (2, true));
     }
 
-    /// On a clock that runs.
     #[tokio::test]
-    async fn a_token_that_is_there_can_be_taken_at_once() {
-        assert!(budget((1.0, 2.0), (1.0, 2.0)).try_take(&key("a")));
+    async fn what_is_in_no_hurry_leaves_half_to_scale_downs() {
+        let budget = budget((1.0, 10.0), (1.0, 1000.0));
+        assert_eq!((0..100).filter(|_| budget.try_take_spare(&key("a"))).count(), 6, "down to the half, and one");
+        let soon = Instant::now() + Duration::from_millis(1);
+        assert!((0..4).all(|_| budget.reserve(&key("b"), soon).is_some()));
     }
 
     #[test]

@@ -125,10 +125,11 @@ impl Governance {
                 // First its tasks, then what they know, then what they wrote.
                 let Some(running) = governed.remove(&key) else { continue };
                 let pods = self.world.pods.governed_by(&running.policy, &policies);
+                let running_policy = running.policy.clone();
                 running.stop().await;
                 self.forget(&key);
                 if let Some(own_account) = &self.own_account {
-                    tokio::spawn(own_account.clone().clean_up(key, pods));
+                    tokio::spawn(own_account.clone().clean_up(running_policy, pods));
                 }
             }
             for (key, policy) in wanted {
@@ -164,6 +165,7 @@ impl Governance {
 
     fn start(&self, policy: Arc<CostPolicy>, lists: &Arc<Semaphore>, known: Known) -> Governed {
         let (world, metrics) = (&self.world, &self.metrics);
+        world.pods.unset_listed(policy.key());
         // A poll before the pods are known would find nobody, and the next one is a period away.
         let (listed, mut is_listed) = watch::channel(self.client.is_none());
         let (polled, is_polled) = watch::channel(false);
@@ -244,6 +246,7 @@ async fn watch_pods(client: Client, policy: Arc<CostPolicy>, world: Arc<World>, 
                     world.costs.remove(&uid, &key);
                 }
                 listed.send_replace(true);
+                world.pods.set_listed(&key);
                 drop(turn.take());
             }
             Ok(Event::Apply(pod)) => read(&world, &policy, pod),
@@ -260,7 +263,9 @@ async fn watch_pods(client: Client, policy: Arc<CostPolicy>, world: Arc<World>, 
 fn read(world: &World, policy: &Arc<CostPolicy>, pod: Pod) {
     match GovernedPod::read(&pod) {
         Some(now) => {
-            if let Some(before) = world.pods.find(&policy.namespace, &now.uid) {
+            // Where several policies select a pod, the one that governs it looks.
+            let governs = !world.policies().before(policy).any(|earlier| world.pods.has(earlier, &now.uid));
+            if let Some(before) = world.pods.get(policy.key(), &now.uid).filter(|_| governs) {
                 world.contested.look(&before, &now, &pod);
             }
             apply(world, policy, now);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use tokio::time::{Instant, MissedTickBehavior, sleep_until};
-use tracing::info;
+use tokio::time::{Instant, MissedTickBehavior, sleep, timeout};
+use tracing::{info, warn};
 
 use super::World;
 use super::budget::Budget;
@@ -14,7 +14,6 @@ use super::leadership::Leadership;
 use super::writer::{PodWriter, Written};
 use crate::admission::scale_downs::PodWrite;
 use crate::api::CostPolicy;
-use crate::api::policies::PolicyKey;
 use crate::cost::score::Basis;
 use crate::cost::{GovernedPod, Stored};
 use crate::server::metrics::Metrics;
@@ -22,8 +21,15 @@ use crate::server::metrics::Metrics;
 /// Writes under way at once: these are in no hurry, and scale-downs are.
 const PARALLEL: usize = 8;
 
+/// How long one write may take, with its repetitions: less than passes between the end of a leadership and the next.
+const WRITE_LIMIT: Duration = Duration::from_secs(5);
+
 /// How long taking away the costs of a policy may take: a hundred thousand pods at the default budget.
 const CLEANUP_LIMIT: Duration = Duration::from_secs(3600);
+/// Before it begins.
+const BEFORE_CLEANUP: Duration = Duration::from_secs(5);
+/// Between two looks at whether it may go on.
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// Everything that such writes need.
 #[derive(Clone)]
@@ -58,9 +64,9 @@ impl OwnAccount {
         let pods = self.world.pods.governed_by(policy, &self.world.policies());
         let mut due: Vec<(u32, PodWrite)> = pods.iter().filter_map(|pod| self.off_by(policy, pod)).collect();
         due.sort_by_key(|(off, _)| std::cmp::Reverse(*off));
-        let within_budget = due.into_iter().take_while(|_| self.leadership.is_mine() && self.budget.try_take(policy.key()));
+        let within_budget = due.into_iter().take_while(|_| self.leadership.is_mine() && self.budget.try_take_spare(policy.key()));
         let writes: Vec<PodWrite> = within_budget.map(|(_, write)| write).collect();
-        let write = |write: PodWrite| async move { self.counted(self.writer.write(&write).await) };
+        let write = |write: PodWrite| async move { self.counted(timeout(WRITE_LIMIT, self.writer.write(&write)).await.ok()) };
         futures::stream::iter(writes).map(write).buffer_unordered(PARALLEL).for_each(|()| std::future::ready(())).await;
     }
 
@@ -77,35 +83,49 @@ impl OwnAccount {
         (off >= policy.spec.write.refresh.min_change).then(|| (off, PodWrite { namespace, name, uid, cost, policy: policy.key().clone() }))
     }
 
-    /// Takes away the costs of a policy that is gone, where they are still what we wrote and no other policy governs the pod.
-    pub async fn clean_up(self, policy: PolicyKey, pods: Vec<Arc<GovernedPod>>) {
-        if !self.leadership.is_mine() {
-            return;
-        }
-        let ours: Vec<Arc<GovernedPod>> = pods.into_iter().filter(|pod| matches!(pod.stored, Stored::Ours(_))).collect();
-        let (count, deadline) = (ours.len(), Instant::now() + CLEANUP_LIMIT);
-        let erase = |pod: Arc<GovernedPod>| {
-            let (this, policy) = (&self, &policy);
-            async move {
-                let Some(begin) = this.budget.reserve(policy, deadline) else { return };
-                sleep_until(begin).await;
-                // Another policy may have come in the meantime, and another leader.
-                let is_governed = this.world.pods.find(&pod.namespace, &pod.uid).is_some();
-                if this.leadership.is_mine() && !is_governed {
-                    this.counted(this.writer.erase(&pod).await);
+    /// Takes away the costs of a policy that is gone, where they are still what we wrote and no other policy governs the pod. Every
+    /// replica sets out to do it; whichever leads does, so a change of leaders in the middle loses nothing.
+    pub async fn clean_up(self, policy: Arc<CostPolicy>, pods: Vec<Arc<GovernedPod>>) {
+        let key = policy.key();
+        let deadline = Instant::now() + CLEANUP_LIMIT;
+        // A policy that was only renamed comes back at once, and must have listed its pods before it is known what it governs.
+        sleep(BEFORE_CLEANUP).await;
+        let mut taken = 0;
+        for pod in pods.iter().filter(|pod| matches!(pod.stored, Stored::Ours(_)) && !policy.spec.dry_run) {
+            while !self.may_erase(pod) || (!self.is_governed(pod) && !self.budget.try_take_spare(key)) {
+                if Instant::now() >= deadline {
+                    warn!(namespace = key.namespace, policy = key.name, taken, "not all costs of a policy that is gone were taken away");
+                    return self.budget.forget_policy(key);
                 }
+                sleep(AGAIN).await;
             }
-        };
-        futures::stream::iter(ours).map(erase).buffer_unordered(PARALLEL).for_each(|()| std::future::ready(())).await;
-        self.budget.forget_policy(&policy);
-        info!(namespace = policy.namespace, policy = policy.name, pods = count, "the costs of a policy that is gone were taken away");
+            if !self.is_governed(pod) {
+                let erased = timeout(WRITE_LIMIT, self.writer.erase(pod)).await.ok();
+                taken += usize::from(matches!(erased, Some(Written::Yes { .. })));
+                self.counted(erased);
+            }
+        }
+        self.budget.forget_policy(key);
+        info!(namespace = key.namespace, policy = key.name, taken, "the costs of a policy that is gone were taken away");
     }
 
-    fn counted(&self, written: Written) {
+    /// Only the leader erases, and only once every policy of the namespace knows its pods.
+    fn may_erase(&self, pod: &GovernedPod) -> bool {
+        let policies = self.world.policies();
+        let all_listed = policies.in_namespace(&pod.namespace).all(|other| self.world.pods.is_listed(other.key()));
+        self.leadership.is_mine() && all_listed
+    }
+
+    fn is_governed(&self, pod: &GovernedPod) -> bool {
+        self.world.pods.find(&pod.namespace, &pod.uid).is_some()
+    }
+
+    fn counted(&self, written: Option<Written>) {
         self.metrics.own_writes(match written {
-            Written::Yes { .. } => "written",
-            Written::Gone => "gone",
-            Written::Refused => "refused",
+            Some(Written::Yes { .. }) => "written",
+            Some(Written::Gone) => "gone",
+            Some(Written::Refused) => "refused",
+            None => "late",
         });
     }
 }

@@ -25,6 +25,8 @@ struct Inner {
     replica_sets: HashMap<Arc<str>, ReplicaSet>,
     /// Selected pods whose controller does not read the cost: UID and what controls them.
     not_honoured: HashMap<PolicyKey, HashMap<String, &'static str>>,
+    /// Policies whose pods are all known.
+    listed: HashSet<PolicyKey>,
 }
 
 /// Pods by policy and UID.
@@ -63,6 +65,24 @@ impl PodStore {
         inner.pods.entry(policy.clone()).or_default().insert(pod.uid.clone(), Arc::new(pod));
         drop(inner);
         self.changed.send_replace(());
+    }
+
+    /// Notes that a policy's pods have been listed once.
+    pub fn set_listed(&self, policy: &PolicyKey) {
+        self.write().listed.insert(policy.clone());
+    }
+
+    pub fn unset_listed(&self, policy: &PolicyKey) {
+        self.write().listed.remove(policy);
+    }
+
+    pub fn is_listed(&self, policy: &PolicyKey) -> bool {
+        self.read().listed.contains(policy)
+    }
+
+    /// A pod as this policy's watch has seen it.
+    pub fn get(&self, policy: &PolicyKey, uid: &str) -> Option<Arc<GovernedPod>> {
+        self.read().pods.get(policy)?.get(uid).cloned()
     }
 
     /// Notes a selected pod whose controller does not read the cost.
@@ -120,6 +140,7 @@ impl PodStore {
         let mut inner = self.write();
         inner.pods.remove(policy);
         inner.not_honoured.remove(policy);
+        inner.listed.remove(policy);
         drop(inner);
         self.changed.send_replace(());
     }

@@ -28,6 +28,9 @@ use crate::server::metrics::Metrics;
 /// Writes under way at once, over all scale-downs. 150 writes, 64 at a time, take 0.3 to 0.5 s on a small API server.
 const PARALLEL_WRITES: usize = 64;
 
+/// Writes under way at once of one scale-down.
+const OWN_WRITES: usize = 32;
+
 /// How long the controller's caches are given after our own watch has seen the last write. The door of a ReplicaSet or a
 /// ReplicationController is the later one: nothing else happens between its answer and the choice of victims.
 const SETTLE_AT_PARENT: Duration = Duration::from_millis(100);
@@ -103,7 +106,8 @@ impl ScaleDowns {
         };
         self.metrics.scale_downs(door, outcome);
         let validation = self.note(scale_down, &plan, &written, is_stale);
-        if !scale_down.dry_run {
+        // What the policy forbade to write is no verdict over what was written.
+        if !scale_down.dry_run && plan.withheld == 0 {
             let how = Circumstances { incomplete: written.late || written.refused > 0, stale: is_stale };
             let policy = pods.iter().find_map(|pod| Some(self.world.costs.get(&pod.uid)?.policy.key().clone()));
             let (go, owner) = (plan.victims.len(), owner.as_str().into());
@@ -145,7 +149,9 @@ impl ScaleDowns {
         };
         let (seen, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let writes = async {
-            let mut under_way: FuturesUnordered<_> = plan.writes.iter().map(|write| self.write_and_see(write, deadline)).collect();
+            // One scale-down whose writes hang must not hold those of all others up.
+            let own = Semaphore::new(OWN_WRITES);
+            let mut under_way: FuturesUnordered<_> = plan.writes.iter().map(|write| self.write_and_see(write, &own, deadline)).collect();
             while let Some(outcome) = under_way.next().await {
                 let count = if outcome == Written::Refused { &refused } else { &seen };
                 count.fetch_add(1, Ordering::Relaxed);
@@ -158,15 +164,15 @@ impl ScaleDowns {
         Carried { seen: seen.into_inner(), refused: refused.into_inner(), late }
     }
 
-    async fn write_and_see(&self, write: &PodWrite, deadline: Instant) -> Written {
+    async fn write_and_see(&self, write: &PodWrite, own: &Semaphore, deadline: Instant) -> Written {
         let Some(begin) = self.budget.reserve(&write.policy, deadline) else {
             self.metrics.pod_writes("over_budget");
             return Written::Refused;
         };
         sleep_until(begin).await;
-        let permit = self.writes.acquire().await;
+        let permits = (own.acquire().await, self.writes.acquire().await);
         let outcome = self.writer.write(write).await;
-        drop(permit);
+        drop(permits);
         self.metrics.pod_writes(match outcome {
             Written::Yes { .. } => "written",
             Written::Gone => "gone",

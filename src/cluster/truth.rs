@@ -105,6 +105,11 @@ impl Observer {
                     }
                 }
             }
+            let policy_is_gone = decision.policy.as_ref().is_some_and(|policy| self.world.policies().policy(policy).is_none());
+            if policy_is_gone {
+                // Nothing is known of its pods any more.
+                return (decision, Verdict { outcome: Outcome::Unobserved, wrong: vec![] });
+            }
             if gone.len() >= decision.go {
                 let verdict = judge(&decision.pods, &gone, decision.how);
                 return (decision, verdict);

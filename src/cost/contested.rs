@@ -39,7 +39,7 @@ impl Default for Contested {
 impl Contested {
     /// Looks at a pod's newer state: whether somebody has written over our cost.
     pub fn look(&self, before: &GovernedPod, now: &GovernedPod, pod: &Pod) {
-        if let (Stored::Ours(_), Stored::Foreign(_) | Stored::Malformed) = (before.stored, now.stored) {
+        if let (Stored::Ours(_), Stored::Foreign(_) | Stored::Malformed | Stored::Unset) = (before.stored, now.stored) {
             let times = self.0.get(&*now.uid).map_or(0, |writer| writer.times) + 1;
             self.0.insert(now.uid.clone(), Writer { times, name: writer_of(pod).unwrap_or_else(|| "somebody".into()) });
         }

@@ -1,9 +1,9 @@
 //! The last known sample of each signal for each pod, and which answers are believed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use super::{GovernedPod, Stored};
 use crate::api::CostPolicy;
@@ -67,6 +67,10 @@ impl Last {
 pub struct Readings {
     by_pod: HashMap<Arc<str>, Box<[Slot]>>,
     last: Vec<Last>,
+    /// Until when a zero is doubted where there was work, for each signal.
+    doubted_until: Vec<Option<Timestamp>>,
+    /// Signals whose doubt is that of the start, before which there was no answer.
+    started: HashSet<usize>,
 }
 
 /// A sample or none, in as little room as it takes: there are as many as pods times signals.
@@ -76,40 +80,53 @@ struct Slot {
     value: f64,
     /// Milliseconds since 1970.
     time: i64,
-    /// The last answer had nothing for this pod, which means zero: if the next one has nothing either.
-    absent: bool,
+    /// Since when the answers have had nothing for this pod, which means zero: if it is still so half a period later. In
+    /// milliseconds since 1970; `MAX` where the last answer had something.
+    absent_since: i64,
 }
 
 impl Slot {
-    const EMPTY: Self = Self { value: f64::NAN, time: i64::MIN, absent: false };
+    const EMPTY: Self = Self { value: f64::NAN, time: i64::MIN, absent_since: i64::MAX };
 
     fn new(sample: Sample) -> Self {
-        Self { value: sample.value, time: sample.time.as_millisecond(), absent: false }
+        Self { value: sample.value, time: sample.time.as_millisecond(), absent_since: i64::MAX }
     }
 
     /// Takes in a sample. A backend behind a load balancer may answer with an older one than it did before; but any is better
     /// than a zero that only stands for nothing. `is_doubtful`: a zero is not yet believed where there was work.
     fn take(&mut self, sample: Sample, is_doubtful: bool) {
         let new = Self::new(sample);
-        let is_filled = self.absent && self.value == 0.0;
+        let is_filled = self.absent_since != i64::MAX && self.value == 0.0;
         if (new.time >= self.time || is_filled) && !(is_doubtful && new.value == 0.0 && self.value > 0.0) {
             *self = new;
         }
     }
 
     /// Takes in that there is no series, where that means zero: once may be a scrape that came late.
-    fn miss(&mut self, now: Timestamp, is_doubtful: bool) {
-        let had_work = self.value > 0.0;
-        if !had_work || (self.absent && !is_doubtful) {
+    fn miss(&mut self, now: Timestamp, is_doubtful: bool, confirmed_after: SignedDuration) {
+        let (had_work, since) = (self.value > 0.0, self.absent_since.min(now.as_millisecond()));
+        let is_confirmed = i128::from(now.as_millisecond() - since) >= confirmed_after.as_millis() && self.absent_since != i64::MAX;
+        if !had_work || (is_confirmed && !is_doubtful) {
             *self = Self::new(Sample { value: 0.0, time: now });
         }
-        self.absent = true;
+        self.absent_since = since;
     }
 
     fn sample(self) -> Option<Sample> {
         let time = Timestamp::from_millisecond(self.time).ok().filter(|_| !self.value.is_nan())?;
         Some(Sample { value: self.value, time })
     }
+}
+
+/// What there is to take in of one signal.
+struct Told<'a> {
+    signal: usize,
+    samples: &'a [Option<Sample>],
+    missing_is_zero: bool,
+    /// A zero is not believed yet where there was work.
+    is_doubtful: bool,
+    /// The doubt is that of the start.
+    at_the_start: bool,
 }
 
 /// What a query brought: a sample or none for each pod, in their order; or nothing, where there was no answer.
@@ -126,36 +143,46 @@ impl Readings {
         now: Timestamp,
     ) -> Vec<Option<Taken>> {
         self.last.resize(policy.signals.len(), Last::None);
-        let before = self.last.clone();
-        let taken: Vec<Option<Taken>> =
-            answers.iter().enumerate().map(|(signal, answer)| self.judge(policy, signal, *answer, !pods.is_empty())).collect();
-        // What is told apart for each signal: its samples, whether none means zero, and whether a zero is believed at once.
-        let told: Vec<(usize, &[Option<Sample>], bool, Last)> = (0..)
-            .zip(answers)
-            .zip(&taken)
-            .filter(|(_, taken)| matches!(taken, Some(Taken::Believed | Taken::Doubted)))
-            .filter_map(|((signal, answer), _)| Some((signal, (*answer)?, policy.signals[signal].missing == Missing::Zero, before[signal])))
+        self.doubted_until.resize(policy.signals.len(), None);
+        // A second answer says something only if it is not of the same moment: a poll may come out of turn.
+        let confirmed_after = SignedDuration::from_millis(i64::from(policy.spec.poll_seconds) * 500);
+        let taken: Vec<Option<Taken>> = answers
+            .iter()
+            .enumerate()
+            .map(|(signal, answer)| self.judge(policy, signal, *answer, !pods.is_empty(), now, confirmed_after))
+            .collect();
+        let believed = (0..).zip(answers).zip(&taken).filter(|(_, taken)| matches!(taken, Some(Taken::Believed | Taken::Doubted)));
+        let told: Vec<Told<'_>> = believed
+            .filter_map(|((signal, answer), _)| {
+                Some(Told {
+                    signal,
+                    samples: (*answer)?,
+                    missing_is_zero: policy.signals[signal].missing == Missing::Zero,
+                    is_doubtful: self.doubted_until[signal].is_some_and(|until| now < until),
+                    at_the_start: self.started.contains(&signal),
+                })
+            })
             .collect();
         for (position, pod) in pods.iter().map(AsRef::as_ref).enumerate() {
-            for (signal, samples, missing_is_zero, last) in &told {
-                let sample = samples.get(position).copied().flatten();
-                if sample.is_none() && !missing_is_zero {
+            for told in &told {
+                let sample = told.samples.get(position).copied().flatten();
+                if sample.is_none() && !told.missing_is_zero {
                     continue;
                 }
                 // Before the first answer, what we wrote on a pod before is what is known of its work.
                 let was_busy = matches!(pod.stored, Stored::Ours(value) if value > 0);
-                let is_doubtful = last.is_outage() || (*last == Last::None && was_busy);
+                let is_doubtful = told.is_doubtful && (!told.at_the_start || was_busy);
                 let slots = match self.by_pod.get_mut(&pod.uid) {
                     Some(slots) => slots,
                     None => self.by_pod.entry(pod.uid.clone()).or_insert_with(|| vec![Slot::EMPTY; policy.signals.len()].into()),
                 };
-                let slot = &mut slots[*signal];
+                let slot = &mut slots[told.signal];
                 let is_zero = sample.is_none_or(|sample| sample.value == 0.0);
                 match sample {
-                    _ if is_zero && *last == Last::None && was_busy => {}
+                    _ if is_zero && is_doubtful && told.at_the_start && slot.value.is_nan() => {}
                     // A clock that is ahead must not make a value look newer than the ones to come.
                     Some(sample) => slot.take(Sample { time: sample.time.min(now), ..sample }, is_doubtful),
-                    None => slot.miss(now, is_doubtful),
+                    None => slot.miss(now, is_doubtful, confirmed_after),
                 }
             }
         }
@@ -163,8 +190,16 @@ impl Readings {
     }
 
     /// What an answer is worth, after what came before it.
-    fn judge(&mut self, policy: &CostPolicy, signal: usize, answer: Answer<'_>, has_pods: bool) -> Option<Taken> {
-        let last = &mut self.last[signal];
+    fn judge(
+        &mut self,
+        policy: &CostPolicy,
+        signal: usize,
+        answer: Answer<'_>,
+        has_pods: bool,
+        now: Timestamp,
+        confirmed_after: SignedDuration,
+    ) -> Option<Taken> {
+        let (last, doubted_until) = (&mut self.last[signal], &mut self.doubted_until[signal]);
         let Some(samples) = answer else {
             *last = Last::Outage;
             return None;
@@ -177,7 +212,16 @@ impl Readings {
             return Some(Taken::Empty);
         }
         // A backend that comes back without its past, or loses an exporter, answers like one whose pods are all idle.
-        let is_doubtful = last.is_outage() || (*last == Last::Samples && is_empty);
+        if last.is_outage() || *last == Last::None {
+            *doubted_until = Some(now + confirmed_after);
+            if *last == Last::None {
+                self.started.insert(signal);
+            } else {
+                self.started.remove(&signal);
+            }
+        }
+        let after_an_outage = doubted_until.is_some_and(|until| now < until) && !self.started.contains(&signal);
+        let is_doubtful = after_an_outage || (*last == Last::Samples && is_empty);
         if is_doubtful && samples.iter().flatten().all(|sample| sample.value == 0.0) {
             *last = Last::Doubted;
             return Some(Taken::Doubted);
@@ -338,6 +382,28 @@ mod tests {
         };
         assert_eq!(poll(0), [false, true]);
         assert_eq!(poll(15), [true, true]);
+    }
+
+    /// A poll out of turn, milliseconds after the first answer, confirms nothing.
+    #[test]
+    fn a_second_answer_of_the_same_moment_confirms_nothing() {
+        for missing in ["Unknown", "Zero"] {
+            let (mut readings, policy) = (Readings::default(), policy(missing));
+            let busy = [Some(9.0), Some(3.0)];
+            poll(&mut readings, &policy, 0, Some(busy));
+            poll(&mut readings, &policy, 15, None);
+            let zeros = Some([Some(0.0), Some(0.0)]);
+            for second in [30, 31, 32] {
+                assert_eq!(poll(&mut readings, &policy, second, zeros), (Some(Taken::Doubted), busy), "{missing} {second}");
+            }
+            assert_eq!(poll(&mut readings, &policy, 45, zeros).1, [Some(0.0), Some(0.0)]);
+        }
+        let (mut readings, policy) = (Readings::default(), policy("Zero"));
+        poll(&mut readings, &policy, 0, Some([Some(9.0), Some(3.0)]));
+        for second in [15, 16, 17] {
+            assert_eq!(poll(&mut readings, &policy, second, Some([None, Some(3.0)])).1, [Some(9.0), Some(3.0)], "{second}");
+        }
+        assert_eq!(poll(&mut readings, &policy, 30, Some([None, Some(3.0)])).1, [Some(0.0), Some(3.0)]);
     }
 
     proptest! {

@@ -24,7 +24,8 @@ pub type Nodes = HashMap<String, Node>;
 /// Adds to the costs of pods of one ReplicaSet whose costs are equal, so that those go first that the policy would rather lose.
 pub fn apply(policy: &CostPolicy, pods: &[impl AsRef<GovernedPod>], scores: &mut [Score], nodes: &Nodes) {
     let spec = &policy.spec;
-    if spec.tie_break == TieBreak::None {
+    let needs_nodes = matches!(spec.tie_break, TieBreak::Zone | TieBreak::SpotFirst);
+    if spec.tie_break == TieBreak::None || (needs_nodes && nodes.is_empty()) {
         return;
     }
     let mut by_owner: HashMap<&str, Vec<usize>> = HashMap::new();
@@ -39,8 +40,9 @@ pub fn apply(policy: &CostPolicy, pods: &[impl AsRef<GovernedPod>], scores: &mut
         let mut by_cost: BTreeMap<i32, Vec<usize>> = BTreeMap::new();
         siblings.iter().for_each(|index| by_cost.entry(scores[*index].cost).or_default().push(*index));
         for mut equals in by_cost.into_values() {
-            // The same in every run, whatever the order of the input.
-            equals.sort_by(|a, b| pods[*a].as_ref().uid.cmp(&pods[*b].as_ref().uid));
+            // Of one place the younger goes first, as Kubernetes has it; the same in every run, whatever the order of the input.
+            let age = |index: &usize| (pods[*index].as_ref().ready_since, pods[*index].as_ref().uid.clone());
+            equals.sort_by(|a, b| age(b).0.cmp(&age(a).0).then_with(|| age(a).1.cmp(&age(b).1)));
             let ranks = ranks(spec.tie_break, &equals.iter().map(place).collect::<Vec<_>>(), &left);
             let (rounds, resolution) = (ranks.iter().max().map_or(1, |most| most + 1), spec.resolution.unsigned_abs() as usize);
             for (index, rank) in equals.iter().zip(ranks) {
@@ -71,6 +73,10 @@ fn place(pod: &GovernedPod, tie_break: TieBreak, nodes: &Nodes) -> String {
 /// The round in which each pod goes, from 0. Pods of one round may go in any order, so that Kubernetes' own rules decide between
 /// them.
 fn ranks(tie_break: TieBreak, places: &[String], left: &BTreeMap<String, usize>) -> Vec<usize> {
+    // In one place there is nothing to choose: Kubernetes' own rules stay alive.
+    if places.windows(2).all(|pair| pair[0] == pair[1]) {
+        return vec![0; places.len()];
+    }
     let count = |place: &String| left.get(place).copied().unwrap_or(0);
     match tie_break {
         // The fullest place gives one away, then whichever is the fullest after that.
@@ -171,6 +177,13 @@ mod tests {
     fn a_zone_whose_pods_are_busy_gives_its_idle_ones_first() {
         let given = [("a1", 500), ("a2", 500), ("a3", 0), ("b1", 0), ("c1", 0)];
         assert_eq!(stay(&given, &costs(&policy("Zone", 10), &given), 1), ["a1", "a2", "b1", "c1"]);
+    }
+
+    #[test]
+    fn in_one_place_equals_stay_equal() {
+        for tie_break in ["Zone", "NodeSpread", "NodePack", "SpotFirst"] {
+            assert_eq!(costs(&policy(tie_break, 10), &[("r1", 0), ("r1", 0), ("r1", 50)]), [0, 0, 50], "{tie_break}");
+        }
     }
 
     proptest! {

@@ -25,6 +25,9 @@ use crate::server::metrics::Metrics;
 /// The first poll of a policy comes at the latest after this.
 const FIRST_POLL: Duration = Duration::from_secs(1);
 
+/// A poll out of turn comes no sooner than this after the one before it.
+const BETWEEN_POLLS: Duration = Duration::from_secs(2);
+
 /// How long a query waits for its turn at least, however often its policy is polled.
 const LEAST_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -75,6 +78,7 @@ impl Poller {
         polled.send_replace(true);
         let mut ticks = tokio::time::interval_at(Instant::now() + period.mul_f64(share), period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut began, least) = (Instant::now(), self.backend.least_period().max(BETWEEN_POLLS));
         loop {
             // In turn, or out of turn for who cannot wait.
             let mut waiting = Vec::new();
@@ -85,6 +89,13 @@ impl Poller {
             while let Ok(request) = requests.try_recv() {
                 waiting.push(request);
             }
+            // Asked again right after a poll, the backend would say the same; and it may charge for it.
+            let out_of_turn = !waiting.is_empty();
+            if out_of_turn && (began.elapsed() < least || waiting.iter().all(fresh::Request::is_closed)) {
+                fresh::answer(waiting);
+                continue;
+            }
+            began = Instant::now();
             let poll = self.poll().await;
             reporter.report(&self.policy, poll);
             fresh::answer(waiting);

@@ -36,7 +36,14 @@ impl<'a> Import<'a> {
         }
         // Label by label, or all in one text: what stands in one place is one selector.
         let mut found: BTreeMap<Vec<String>, Vec<&Leaf>> = BTreeMap::new();
-        let is_selector = |leaf: &Leaf| SELECTORS.iter().any(|key| leaf.is_below(key)) && leaf.value.is_string();
+        let is_selector = |leaf: &Leaf| SELECTORS.iter().any(|key| leaf.is_below(key)) && !leaf.value.is_null();
+        // Without a part of it a selector would match more pods than were meant: then none is written.
+        let mut in_part: Vec<Vec<String>> = Vec::new();
+        for leaf in values.take_where(|leaf| is_selector(leaf) && leaf.is_below("matchexpressions")) {
+            let end = leaf.steps.iter().position(|step| plain(step) == "matchexpressions").unwrap_or(0);
+            in_part.push(leaf.steps[..end].to_vec());
+            self.note(leaf, Fate::NoCounterpart, "no policy is written for this selector; write one, with spec.selector.matchExpressions");
+        }
         let candidates: Vec<&Leaf> = values.untaken(is_selector).collect();
         for leaf in candidates.iter().copied() {
             let parent = leaf.parent();
@@ -54,7 +61,7 @@ impl<'a> Import<'a> {
         for (steps, leaves) in found {
             let mut labels = Map::new();
             leaves.iter().for_each(|leaf| self.labels(leaf, &mut labels));
-            if labels.is_empty() {
+            if labels.is_empty() || in_part.iter().any(|place| steps.starts_with(place)) {
                 continue;
             }
             let own_namespace = self.beside(&steps, &["namespace"]);
