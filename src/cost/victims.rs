@@ -192,7 +192,7 @@ mod tests {
                 ready_since: Some(at(n + seed, 4)),
                 created: at(n * 31 + seed, 6),
                 restarts: ((n % 3) as i32, 0),
-                stored: if n % 5 == 0 { Stored::Ours(7) } else { Stored::Unset },
+                stored: if n.is_multiple_of(5) { Stored::Ours(7) } else { Stored::Unset },
                 ..pod(&format!("{:04}", (n * 7919 + seed) % 9973))
             };
             let pods: Vec<GovernedPod> = (0..150).map(make).collect();

@@ -42,14 +42,10 @@ pub struct Config {
     /// `toQueries` or `none`: expressions of CloudWatch cannot be kept to a namespace by a matcher.
     confinement: Confinement,
     /// No policy polls more often, whatever it says: CloudWatch charges for each metric that is asked for.
-    #[serde(default = "default_least_poll_seconds")]
+    #[serde(default = "endpoint::default_least_poll_seconds")]
     least_poll_seconds: u32,
     #[serde(default = "endpoint::default_max_response_bytes")]
     max_response_bytes: usize,
-}
-
-fn default_least_poll_seconds() -> u32 {
-    60
 }
 
 fn default_period_seconds() -> u32 {

@@ -36,14 +36,10 @@ pub struct Config {
     #[serde(default = "default_confinement")]
     confinement: Confinement,
     /// No policy polls more often, whatever it says: the number of queries is limited for the whole organisation.
-    #[serde(default = "default_least_poll_seconds")]
+    #[serde(default = "endpoint::default_least_poll_seconds")]
     least_poll_seconds: u32,
     #[serde(default = "endpoint::default_max_response_bytes")]
     max_response_bytes: usize,
-}
-
-fn default_least_poll_seconds() -> u32 {
-    60
 }
 
 fn default_site() -> String {

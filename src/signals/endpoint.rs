@@ -49,6 +49,11 @@ pub fn default_timeout_seconds() -> u32 {
     10
 }
 
+/// Of services that count or charge for queries.
+pub fn default_least_poll_seconds() -> u32 {
+    60
+}
+
 /// 40,000 rows of some 200 bytes: more pods than one policy governs. Four answers may be held at once.
 pub fn default_max_response_bytes() -> usize {
     8 << 20
