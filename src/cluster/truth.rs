@@ -1,8 +1,9 @@
 //! What a scale-down came to: afterwards, the pods that went are compared with those that should have gone. The difference is
 //! counted, said in an Event on the workload, and noted on the policy's status.
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -48,51 +49,81 @@ pub struct Observer {
     world: Arc<World>,
     metrics: Arc<Metrics>,
     reporter: Option<Reporter>,
-    /// ReplicaSets whose pods are being watched: a scale-down of a Deployment comes by a second time, at the ReplicaSet's door.
-    watched: Mutex<HashSet<Arc<str>>>,
+    /// ReplicaSets whose pods are being watched, and for which decision. A scale-down of a Deployment comes by a second time, at the
+    /// ReplicaSet's door; only if it wrote something there is that the one that counts.
+    watched: Mutex<HashMap<Arc<str>, u64>>,
+    decisions: AtomicU64,
     places: Arc<Semaphore>,
 }
 
 impl Observer {
     /// Without a reporter there is no cluster to tell.
     pub fn new(world: Arc<World>, metrics: Arc<Metrics>, reporter: Option<Reporter>) -> Arc<Self> {
-        Arc::new(Self { world, metrics, reporter, watched: Mutex::default(), places: Arc::new(Semaphore::new(WATCHES)) })
+        Arc::new(Self {
+            world,
+            metrics,
+            reporter,
+            watched: Mutex::default(),
+            decisions: AtomicU64::new(0),
+            places: Arc::new(Semaphore::new(WATCHES)),
+        })
     }
 
     /// Watches the pods of a scale-down that has been allowed, in a task of its own.
     pub fn watch(self: &Arc<Self>, scale_down: &ScaleDown, decision: Decision) {
-        if decision.go == 0 || !self.begin(&decision.owner) {
+        if decision.go == 0 {
             return;
         }
+        let Some(number) = self.begin(&decision) else { return };
         let Ok(place) = self.places.clone().try_acquire_owned() else {
-            self.end(&decision.owner);
+            self.end(&decision.owner, number);
             return self.metrics.scale_down_outcomes(scale_down.door, Outcome::Unobserved.as_str(), 0, 0);
         };
         let (observer, namespace, workload, door) =
             (self.clone(), scale_down.namespace.clone(), scale_down.workload.clone(), scale_down.door);
         let (from, to) = (scale_down.from, scale_down.to);
         tokio::spawn(async move {
-            let decision = observer.observe(&namespace, decision).await;
-            observer.end(&decision.0.owner);
-            observer.tell(&namespace, &workload, door, (from, to), decision).await;
+            let owner = decision.owner.clone();
+            let observed = observer.observe(&namespace, decision, number).await;
+            observer.end(&owner, number);
+            if let Some(observed) = observed {
+                observer.tell(&namespace, &workload, door, (from, to), observed).await;
+            }
             drop(place);
         });
     }
 
-    fn begin(&self, owner: &Arc<str>) -> bool {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner).insert(owner.clone())
+    /// The decision's number, unless another that is being watched counts.
+    fn begin(&self, decision: &Decision) -> Option<u64> {
+        let mut watched = self.watched();
+        if watched.contains_key(&decision.owner) && decision.written == 0 {
+            return None;
+        }
+        let number = self.decisions.fetch_add(1, Ordering::Relaxed);
+        watched.insert(decision.owner.clone(), number);
+        Some(number)
     }
 
-    fn end(&self, owner: &Arc<str>) {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner).remove(owner);
+    fn end(&self, owner: &Arc<str>, number: u64) {
+        let mut watched = self.watched();
+        if watched.get(owner) == Some(&number) {
+            watched.remove(owner);
+        }
     }
 
-    /// Waits until as many pods have gone as were to go.
-    async fn observe(&self, namespace: &str, mut decision: Decision) -> (Decision, Verdict) {
+    fn watched(&self) -> MutexGuard<'_, HashMap<Arc<str>, u64>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until as many pods have gone as were to go; `None` where another decision counts by then.
+    async fn observe(&self, namespace: &str, mut decision: Decision, number: u64) -> Option<(Decision, Verdict)> {
         let end = Instant::now() + WATCHED;
         let mut changes = self.world.pods.changes();
         let mut gone: HashSet<Arc<str>> = HashSet::new();
         loop {
+            if self.watched().get(&decision.owner) != Some(&number) {
+                return None;
+            }
             for pod in &mut decision.pods {
                 if gone.contains(&pod.uid) {
                     continue;
@@ -108,14 +139,14 @@ impl Observer {
             let policy_is_gone = decision.policy.as_ref().is_some_and(|policy| self.world.policies().policy(policy).is_none());
             if policy_is_gone {
                 // Nothing is known of its pods any more.
-                return (decision, Verdict { outcome: Outcome::Unobserved, wrong: vec![] });
+                return Some((decision, Verdict { outcome: Outcome::Unobserved, wrong: vec![] }));
             }
             if gone.len() >= decision.go {
                 let verdict = judge(&decision.pods, &gone, decision.how);
-                return (decision, verdict);
+                return Some((decision, verdict));
             }
             if Instant::now() >= end {
-                return (decision, Verdict { outcome: Outcome::Unobserved, wrong: vec![] });
+                return Some((decision, Verdict { outcome: Outcome::Unobserved, wrong: vec![] }));
             }
             sleep(LOOK).await;
             // Whatever changed while we slept is seen at once.
