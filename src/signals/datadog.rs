@@ -216,7 +216,12 @@ pub fn confine(query: &str, tag: &str, namespace: &str) -> Result<String, String
             '{' => {
                 let Some(end) = rest.find('}') else { return refuse(at, "found a `{` that is never closed, wanted its `}`".into()) };
                 match before {
-                    Before::By => confined.push_str(&rest[..=end]),
+                    Before::By => {
+                        if let Err(why) = only_tags(&rest[1..end]) {
+                            return refuse(at, why);
+                        }
+                        confined.push_str(&rest[..=end]);
+                    }
                     Before::Metric => {
                         scopes += 1;
                         confined.push_str(&format!("{{{}}}", scope(&rest[1..end], tag, &matcher).or_else(|why| refuse(at, why))?));
@@ -266,6 +271,14 @@ pub fn confine(query: &str, tag: &str, namespace: &str) -> Result<String, String
         at += length;
     }
     if scopes == 0 { Err("found no metric, wanted one with a scope in braces, such as work{*}".into()) } else { Ok(confined) }
+}
+
+/// Whether these are tags to group by: names and commas, so that neither a brace nor a bracket hides among them.
+fn only_tags(inside: &str) -> Result<(), String> {
+    match inside.chars().find(|c| !(c.is_ascii_alphanumeric() || "_.:/-, ".contains(*c))) {
+        Some(c) => Err(format!("found `{c}` among the tags behind `by`, wanted their names and commas")),
+        None => Ok(()),
+    }
 }
 
 /// A scope that keeps only what also has the matcher. Commas mean AND; the words (AND, OR, NOT, IN) do not mix with them.
@@ -345,6 +358,8 @@ mod tests {
             ("sum:a{*}.index('x')", "found `.index(`"),
             ("sum:a{app:\"(\" ) OR (app:\")\"}", "found `\"` in a scope"),
             ("sum:a{x||y:z}", "found `|` in a scope"),
+            ("sum:a{*} by{x){*}", "at character 12: found `)` among the tags behind `by`"),
+            ("sum:a{*} by {pod, {sum:b}", "found `{` among the tags behind `by`"),
             ("sum:a{a:b,OR kube_namespace:other}", "wanted no other than `kube_namespace:shop`"),
             ("sum:a{a:b,OR c:d}", "found commas among"),
             ("sum:a{!kube_namespace:x}", "wanted no other"),
