@@ -12,7 +12,7 @@ use crate::api::policies::PolicyKey;
 use crate::api::tolerant::null_is_default;
 use crate::cost::outcome::Decided;
 use crate::cost::plan::{Candidate, fewest_writes};
-use crate::cost::{GovernedPod, victims};
+use crate::cost::{Cost, GovernedPod, victims};
 
 /// A request to run fewer pods.
 #[derive(Debug, PartialEq, Eq)]
@@ -141,11 +141,14 @@ pub fn plan(pods: &[Arc<GovernedPod>], family: &[Arc<GovernedPod>], to: usize, s
     let active: Vec<&GovernedPod> = pods.iter().map(AsRef::as_ref).filter(|pod: &&GovernedPod| pod.is_active()).collect();
     let go = active.len().saturating_sub(to);
     // The cost that each pod should have, where the policy in force lets it be written.
+    let costs: Vec<Option<Cost>> = active.iter().map(|pod| snapshot.costs.get(&pod.uid)).collect();
+    let in_force = |cost: &Cost| snapshot.policies.policy(cost.policy.key());
     let wanted: Vec<Option<(i32, &CostPolicy)>> = active
         .iter()
-        .map(|pod| {
-            let cost = snapshot.costs.get(&pod.uid)?;
-            let policy = snapshot.policies.policy(cost.policy.key())?;
+        .zip(&costs)
+        .map(|(pod, cost)| {
+            let cost = cost.as_ref()?;
+            let policy = in_force(cost)?;
             Some((cost.replaces(pod.stored, policy)?, &**policy))
         })
         .collect();
@@ -173,22 +176,15 @@ pub fn plan(pods: &[Arc<GovernedPod>], family: &[Arc<GovernedPod>], to: usize, s
     let mut order: Vec<&GovernedPod> = after.iter().collect();
     victims::sort(&mut order, &siblings, now);
     plan.victims = order.into_iter().take(go).map(|pod| pod.name.clone()).collect();
-    plan.pods = active.iter().zip(&candidates).map(|(pod, candidate)| decided(pod, candidate.current, snapshot)).collect();
+    // A pod as it was planned with; where somebody else's cost stands on it, as it is worth all the same.
+    let decided = |((pod, candidate), cost): ((&&GovernedPod, &Candidate), &Option<Cost>)| {
+        let keeps = |cost: &&Cost| in_force(cost).is_some_and(|policy| !pod.stored.is_ours_to_write(policy.spec.foreign_values));
+        let kept = cost.as_ref().filter(keeps);
+        let (uid, name, tier) = (pod.uid.clone(), pod.name.clone(), candidate.tier);
+        Decided { uid, name, tier, current: kept.map_or(candidate.current, |cost| cost.value), foreign: kept.is_some() }
+    };
+    plan.pods = active.iter().zip(&candidates).zip(&costs).map(decided).collect();
     plan
-}
-
-/// A pod as it was planned with; where somebody else's cost stands on it, as it is worth all the same.
-fn decided(pod: &GovernedPod, planned: i32, snapshot: &Snapshot) -> Decided {
-    let cost = snapshot.costs.get(&pod.uid);
-    let in_force = cost.as_ref().and_then(|cost| snapshot.policies.policy(cost.policy.key()));
-    let foreign = in_force.is_some_and(|policy| !pod.stored.is_ours_to_write(policy.spec.foreign_values));
-    Decided {
-        uid: pod.uid.clone(),
-        name: pod.name.clone(),
-        tier: victims::Tier::of(pod),
-        current: cost.as_ref().filter(|_| foreign).map_or(planned, |cost| cost.value),
-        foreign,
-    }
 }
 
 #[cfg(test)]
@@ -200,7 +196,7 @@ mod tests {
     use crate::api::{DeletionCostPolicy, Policies};
     use crate::cost::pod::tests::pod;
     use crate::cost::score::Basis;
-    use crate::cost::{Cost, CostCache, Stored};
+    use crate::cost::{CostCache, Stored};
 
     fn scale_down(resource: &str, sub_resource: &str, kind: Value, old: Value, new: Value) -> Option<ScaleDown> {
         let text = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {

@@ -263,12 +263,12 @@ async fn watch_pods(client: Client, policy: Arc<CostPolicy>, world: Arc<World>, 
 fn read(world: &World, policy: &Arc<CostPolicy>, pod: Pod) {
     match GovernedPod::read(&pod) {
         Some(now) => {
-            // Where several policies select a pod, the one that governs it looks.
+            // Where several policies select a pod, one governs it.
             let governs = !world.policies().before(policy).any(|earlier| world.pods.has(earlier, &now.uid));
             if let Some(before) = world.pods.get(policy.key(), &now.uid).filter(|_| governs) {
                 world.contested.look(&before, &now, &pod);
             }
-            apply(world, policy, now);
+            apply(world, policy, now, governs);
         }
         // Another kind's, or its controller has let it go: it does not count towards a ReplicaSet (any more).
         None => {
@@ -285,8 +285,7 @@ fn read(world: &World, policy: &Arc<CostPolicy>, pod: Pod) {
 
 /// A pod that no poll has measured yet: one that is new has the cost of a new one, another keeps what we wrote on it before,
 /// and of the rest nothing is known until the first poll.
-fn apply(world: &World, policy: &Arc<CostPolicy>, pod: GovernedPod) {
-    let governs = !world.policies().before(policy).any(|earlier| world.pods.has(earlier, &pod.uid));
+fn apply(world: &World, policy: &Arc<CostPolicy>, pod: GovernedPod, governs: bool) {
     let (uid, owner, stored, created) = (pod.uid.clone(), pod.owner.clone(), pod.stored, pod.created);
     world.pods.apply(policy.key(), pod);
     if !governs || world.costs.get(&uid).is_some() {

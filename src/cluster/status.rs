@@ -1,6 +1,7 @@
 //! Says on our own objects what is the matter with them: conditions, counts and Events. Every replica knows what should stand
 //! there; only the leader writes it.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -199,15 +200,15 @@ impl Entry {
     }
 
     /// The conditions that should stand there, with the generation that each is about.
-    fn wanted(&self) -> Vec<(Said, Option<i64>)> {
+    fn wanted(&self) -> Vec<(Cow<'_, Said>, Option<i64>)> {
         let in_vain = |said: &&Said| said.type_ == "TargetsHonourCost" && said.reason == NONE_HONOURED && !self.ready.is_trouble;
         let polled = self.polled.as_ref();
         // A policy of which no pod can have a cost that counts is as good as not in force.
         let ready = match polled.and_then(|polled| polled.said.iter().find(in_vain)) {
-            Some(said) => Said { type_: "Ready", ..said.clone() },
-            None => self.ready.clone(),
+            Some(said) => Cow::Owned(Said { type_: "Ready", ..said.clone() }),
+            None => Cow::Borrowed(&self.ready),
         };
-        let of_poll = polled.into_iter().flat_map(|polled| polled.said.iter().map(|said| (said.clone(), Some(polled.generation))));
+        let of_poll = polled.into_iter().flat_map(|polled| polled.said.iter().map(|said| (Cow::Borrowed(said), Some(polled.generation))));
         std::iter::once((ready, self.object.metadata.generation)).chain(of_poll).collect()
     }
 
@@ -247,7 +248,7 @@ impl Entry {
     fn write(&mut self) -> Write {
         let now = Timestamp::now();
         let wanted = self.wanted();
-        let condition = |(said, generation): &(Said, Option<i64>)| {
+        let condition = |(said, generation): &(Cow<'_, Said>, Option<i64>)| {
             let before = self.find(said.type_).filter(|before| before.status == said.status.as_str());
             Condition {
                 type_: said.type_.into(),
@@ -270,7 +271,7 @@ impl Entry {
             status["lastPoll"] = json!(Time(polled.time));
         }
         status["conditions"] = json!(conditions);
-        let events = wanted.iter().map(|(said, _)| said).filter(|said| self.turned(said)).map(event).collect();
+        let events = wanted.iter().map(|(said, _)| &**said).filter(|said| self.turned(said)).map(event).collect();
         // Even one that fails counts: what cannot be written is tried again after the pause.
         (self.written, self.under_way) = (Some((counts, Instant::now())), true);
         Write { resource: self.resource.clone(), object: self.object.clone(), patch: json!({ "status": status }), conditions, events }

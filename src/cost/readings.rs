@@ -1,6 +1,6 @@
 //! The last known sample of each signal for each pod, and which answers are believed.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -66,11 +66,28 @@ impl Last {
 #[derive(Debug, Default)]
 pub struct Readings {
     by_pod: HashMap<Arc<str>, Box<[Slot]>>,
-    last: Vec<Last>,
-    /// Until when a zero is doubted where there was work, for each signal.
-    doubted_until: Vec<Option<Timestamp>>,
-    /// Signals whose doubt is that of the start, before which there was no answer.
-    started: HashSet<usize>,
+    signals: Vec<Track>,
+}
+
+/// What is remembered of a signal's polls.
+#[derive(Debug, Default, Clone, Copy)]
+struct Track {
+    last: Last,
+    doubt: Option<Doubt>,
+}
+
+/// After an outage, and at the start, a zero is not believed at once where there was work.
+#[derive(Debug, Clone, Copy)]
+struct Doubt {
+    until: Timestamp,
+    /// There was no answer before it.
+    at_the_start: bool,
+}
+
+impl Track {
+    fn doubt(&self, now: Timestamp) -> Option<Doubt> {
+        self.doubt.filter(|doubt| now < doubt.until)
+    }
 }
 
 /// A sample or none, in as little room as it takes: there are as many as pods times signals.
@@ -123,10 +140,7 @@ struct Told<'a> {
     signal: usize,
     samples: &'a [Option<Sample>],
     missing_is_zero: bool,
-    /// A zero is not believed yet where there was work.
-    is_doubtful: bool,
-    /// The doubt is that of the start.
-    at_the_start: bool,
+    doubt: Option<Doubt>,
 }
 
 /// What a query brought: a sample or none for each pod, in their order; or nothing, where there was no answer.
@@ -142,8 +156,7 @@ impl Readings {
         pods: &[impl AsRef<GovernedPod>],
         now: Timestamp,
     ) -> Vec<Option<Taken>> {
-        self.last.resize(policy.signals.len(), Last::None);
-        self.doubted_until.resize(policy.signals.len(), None);
+        self.signals.resize(policy.signals.len(), Track::default());
         // A second answer says something only if it is not of the same moment: a poll may come out of turn.
         let confirmed_after = SignedDuration::from_millis(i64::from(policy.spec.poll_seconds) * 500);
         let taken: Vec<Option<Taken>> = answers
@@ -158,8 +171,7 @@ impl Readings {
                     signal,
                     samples: (*answer)?,
                     missing_is_zero: policy.signals[signal].missing == Missing::Zero,
-                    is_doubtful: self.doubted_until[signal].is_some_and(|until| now < until),
-                    at_the_start: self.started.contains(&signal),
+                    doubt: self.signals[signal].doubt(now),
                 })
             })
             .collect();
@@ -171,7 +183,7 @@ impl Readings {
                 }
                 // Before the first answer, what we wrote on a pod before is what is known of its work.
                 let was_busy = matches!(pod.stored, Stored::Ours(value) if value > 0);
-                let is_doubtful = told.is_doubtful && (!told.at_the_start || was_busy);
+                let doubt = told.doubt.filter(|doubt| !doubt.at_the_start || was_busy);
                 let slots = match self.by_pod.get_mut(&pod.uid) {
                     Some(slots) => slots,
                     None => self.by_pod.entry(pod.uid.clone()).or_insert_with(|| vec![Slot::EMPTY; policy.signals.len()].into()),
@@ -179,10 +191,10 @@ impl Readings {
                 let slot = &mut slots[told.signal];
                 let is_zero = sample.is_none_or(|sample| sample.value == 0.0);
                 match sample {
-                    _ if is_zero && is_doubtful && told.at_the_start && slot.value.is_nan() => {}
+                    _ if is_zero && doubt.is_some_and(|doubt| doubt.at_the_start) && slot.value.is_nan() => {}
                     // A clock that is ahead must not make a value look newer than the ones to come.
-                    Some(sample) => slot.take(Sample { time: sample.time.min(now), ..sample }, is_doubtful),
-                    None => slot.miss(now, is_doubtful, confirmed_after),
+                    Some(sample) => slot.take(Sample { time: sample.time.min(now), ..sample }, doubt.is_some()),
+                    None => slot.miss(now, doubt.is_some(), confirmed_after),
                 }
             }
         }
@@ -199,40 +211,36 @@ impl Readings {
         now: Timestamp,
         confirmed_after: SignedDuration,
     ) -> Option<Taken> {
-        let (last, doubted_until) = (&mut self.last[signal], &mut self.doubted_until[signal]);
+        let track = &mut self.signals[signal];
         let Some(samples) = answer else {
-            *last = Last::Outage;
+            track.last = Last::Outage;
             return None;
         };
         let is_empty = samples.iter().all(Option::is_none);
         if is_empty && policy.signals[signal].missing != Missing::Zero {
             if has_pods {
-                *last = Last::Silent;
+                track.last = Last::Silent;
             }
             return Some(Taken::Empty);
         }
         // A backend that comes back without its past, or loses an exporter, answers like one whose pods are all idle.
-        if last.is_outage() || *last == Last::None {
-            *doubted_until = Some(now + confirmed_after);
-            if *last == Last::None {
-                self.started.insert(signal);
-            } else {
-                self.started.remove(&signal);
-            }
+        let at_the_start = track.last == Last::None;
+        if track.last.is_outage() || at_the_start {
+            track.doubt = Some(Doubt { until: now + confirmed_after, at_the_start });
         }
-        let after_an_outage = doubted_until.is_some_and(|until| now < until) && !self.started.contains(&signal);
-        let is_doubtful = after_an_outage || (*last == Last::Samples && is_empty);
+        let after_an_outage = track.doubt(now).is_some_and(|doubt| !doubt.at_the_start);
+        let is_doubtful = after_an_outage || (track.last == Last::Samples && is_empty);
         if is_doubtful && samples.iter().flatten().all(|sample| sample.value == 0.0) {
-            *last = Last::Doubted;
+            track.last = Last::Doubted;
             return Some(Taken::Doubted);
         }
-        *last = if is_empty { Last::Zeros } else { Last::Samples };
+        track.last = if is_empty { Last::Zeros } else { Last::Samples };
         Some(Taken::Believed)
     }
 
     /// Whether the last answer had nothing for any pod, where that does not mean zero.
     pub fn is_silent(&self, signal: usize) -> bool {
-        self.last.get(signal) == Some(&Last::Silent)
+        self.signals.get(signal).is_some_and(|track| track.last == Last::Silent)
     }
 
     /// Forgets pods that are gone and samples that nothing may use any more.

@@ -41,8 +41,10 @@ pub fn apply(policy: &CostPolicy, pods: &[impl AsRef<GovernedPod>], scores: &mut
         siblings.iter().for_each(|index| by_cost.entry(scores[*index].cost).or_default().push(*index));
         for mut equals in by_cost.into_values() {
             // Of one place the younger goes first, as Kubernetes has it; the same in every run, whatever the order of the input.
-            let age = |index: &usize| (pods[*index].as_ref().ready_since, pods[*index].as_ref().uid.clone());
-            equals.sort_by(|a, b| age(b).0.cmp(&age(a).0).then_with(|| age(a).1.cmp(&age(b).1)));
+            equals.sort_by(|a, b| {
+                let (a, b) = (pods[*a].as_ref(), pods[*b].as_ref());
+                b.ready_since.cmp(&a.ready_since).then_with(|| a.uid.cmp(&b.uid))
+            });
             let ranks = ranks(spec.tie_break, &equals.iter().map(place).collect::<Vec<_>>(), &left);
             let (rounds, resolution) = (ranks.iter().max().map_or(1, |most| most + 1), spec.resolution.unsigned_abs() as usize);
             for (index, rank) in equals.iter().zip(ranks) {

@@ -1,6 +1,6 @@
 //! What a request to AWS needs: credentials that end, and a signature.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use aws_credential_types::Credentials;
@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::QueryError;
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, secret};
 
 /// Credentials are replaced while they are still good for this long.
 const BEFORE_THEIR_END: Duration = Duration::from_secs(300);
@@ -65,13 +65,18 @@ enum Resolved {
     WebIdentity { endpoint: Endpoint, role_arn: String, token_file: PathBuf },
     PodIdentity { endpoint: Endpoint, token_file: PathBuf },
     Instance { endpoint: Endpoint },
-    Files { endpoint: Endpoint, access_key_id_file: PathBuf, secret_access_key_file: PathBuf },
+    Files { access_key_id_file: PathBuf, secret_access_key_file: PathBuf },
 }
 
 impl Keys {
     /// `endpoint` makes one for an address, with the time-out of the backend that asks, and with the environment's proxy or without:
     /// what is on the machine itself is never asked through one.
-    pub fn new(source: &Source, region: &str, endpoint: impl Fn(&str, bool) -> anyhow::Result<Endpoint>) -> anyhow::Result<Self> {
+    pub fn new(
+        source: &Source,
+        region: &str,
+        directory: &Path,
+        endpoint: impl Fn(&str, bool) -> anyhow::Result<Endpoint>,
+    ) -> anyhow::Result<Self> {
         let variable = |name: &str| {
             std::env::var(name).map_err(|_| {
                 anyhow::anyhow!("credentials: found neither the field nor the environment variable {name}, wanted one of them")
@@ -90,9 +95,10 @@ impl Keys {
             Source::Instance { url } => {
                 Resolved::Instance { endpoint: endpoint(&url.unwrap_or_else(|| "http://169.254.169.254".into()), false)? }
             }
-            Source::Files { access_key_id_file, secret_access_key_file } => {
-                Resolved::Files { endpoint: endpoint("https://localhost", false)?, access_key_id_file, secret_access_key_file }
-            }
+            Source::Files { access_key_id_file, secret_access_key_file } => Resolved::Files {
+                access_key_id_file: directory.join(access_key_id_file),
+                secret_access_key_file: directory.join(secret_access_key_file),
+            },
         };
         Ok(Self { source, kept: Mutex::default() })
     }
@@ -153,8 +159,8 @@ impl Resolved {
                 let body = endpoint.receive(ask(&format!("{roles}{}", role.lines().next().unwrap_or_default())), &[&token]).await?;
                 parse::<Found>(&body).map(Into::into)
             }
-            Self::Files { endpoint, access_key_id_file, secret_access_key_file } => {
-                let (id, secret) = (endpoint.secret(access_key_id_file).await?, endpoint.secret(secret_access_key_file).await?);
+            Self::Files { access_key_id_file, secret_access_key_file } => {
+                let (id, secret) = (secret(access_key_id_file).await?, secret(secret_access_key_file).await?);
                 // Without an end they are read anew each time, so that a rotated Secret is used at once.
                 Ok(Credentials::new(id, secret, None, None, "files"))
             }

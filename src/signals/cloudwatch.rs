@@ -89,7 +89,7 @@ impl CloudWatch {
         let url = config.url.clone().unwrap_or_else(|| format!("https://monitoring.{region}.{}", aws::domain(region)));
         Ok(Self {
             endpoint: endpoint(&url, true)?,
-            keys: Keys::new(&config.credentials, region, endpoint)?,
+            keys: Keys::new(&config.credentials, region, directory, endpoint)?,
             region: region.clone(),
             period_seconds: period,
             confinement: config.confinement.clone(),

@@ -139,15 +139,7 @@ impl Endpoint {
 
     /// The text of a mounted Secret, without the end of its line.
     pub async fn secret(&self, file: &Path) -> Result<String, QueryError> {
-        let file = self.directory.join(file);
-        let unusable = |source| QueryError::Credentials { file: file.display().to_string(), source };
-        let text = tokio::fs::read_to_string(&file).await.map_err(unusable)?;
-        let text = text.trim_end_matches(['\r', '\n']);
-        if text.is_empty() || text.chars().any(char::is_control) {
-            let why = "found nothing, or more than one line, wanted one";
-            return Err(unusable(std::io::Error::new(std::io::ErrorKind::InvalidData, why)));
-        }
-        Ok(text.to_owned())
+        secret(&self.directory.join(file)).await
     }
 
     /// Sends a request as it is, and gives back the body of a successful answer. The body of an error is part of it, unless it
@@ -181,6 +173,18 @@ impl Endpoint {
         let body = if secrets.iter().any(|secret| repeats(&text, secret)) { "(it repeats a secret)".into() } else { text };
         Err(QueryError::Status { status: status.as_u16(), body })
     }
+}
+
+/// The text of a mounted Secret, without the end of its line.
+pub async fn secret(file: &Path) -> Result<String, QueryError> {
+    let unusable = |source| QueryError::Credentials { file: file.display().to_string(), source };
+    let text = tokio::fs::read_to_string(file).await.map_err(unusable)?;
+    let text = text.trim_end_matches(['\r', '\n']);
+    if text.is_empty() || text.chars().any(char::is_control) {
+        let why = "found nothing, or more than one line, wanted one";
+        return Err(unusable(std::io::Error::new(std::io::ErrorKind::InvalidData, why)));
+    }
+    Ok(text.to_owned())
 }
 
 /// A client that trusts the system's roots, or only those in `ca_file` where one is given, and follows no redirect.
