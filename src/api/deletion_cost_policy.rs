@@ -129,6 +129,9 @@ pub struct DeletionCostPolicySpec {
     /// What to do with a cost that somebody else wrote.
     #[serde(default)]
     pub foreign_values: ForeignValues,
+    /// Keeps the autoscaler's minimum at the number of pods at work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floor: Option<Floor>,
     /// Compute, log, count and report; write nothing.
     #[serde(default)]
     pub dry_run: bool,
@@ -321,6 +324,45 @@ pub enum ForeignValues {
     Override,
 }
 
+/// Holds `minReplicas` of an autoscaler at the number of pods at work plus `buffer`, so that a scale-down never asks for more pods than
+/// are idle. Never below what the autoscaler's owner wrote there, and never above the replicas that there are: a floor does not scale
+/// anything up by itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Floor {
+    pub target: FloorTarget,
+    /// Replicas above those at work.
+    #[serde(default = "defaults::buffer")]
+    #[schemars(range(min = 0, max = 100_000))]
+    pub buffer: u32,
+    /// The floor is at least this, as far as there are so many replicas.
+    #[serde(default)]
+    #[schemars(range(min = 0, max = 100_000))]
+    pub baseline: u32,
+    /// The floor is raised at once, and lowered when it could have been lower for so many seconds.
+    #[serde(default = "defaults::hold_down_seconds")]
+    #[schemars(range(min = 0, max = 86_400))]
+    pub hold_down_seconds: u32,
+}
+
+/// The autoscaler, in the policy's namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct FloorTarget {
+    pub kind: Autoscaler,
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+}
+
+/// The kinds of autoscalers that a floor can be held on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Autoscaler {
+    /// Kubernetes' own, where no controller owns it: its `minReplicas`.
+    HorizontalPodAutoscaler,
+    /// Of KEDA, which owns an HPA and writes over whatever is changed there: its `minReplicaCount`.
+    ScaledObject,
+}
+
 /// What the product says about the policy. Numbers are of the last poll that was reported, at most a minute old.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -328,7 +370,8 @@ pub struct DeletionCostPolicyStatus {
     /// `Ready`: this version is in force. `BackendReachable`: every query was answered. `SeriesMatchTargets`: the answers are about
     /// governed pods. `BusyPodsReady`: no pod at work is outranked because it is not Ready. `ForeignValues`: somebody else writes
     /// costs. `TargetsHonourCost`: a ReplicaSet or a ReplicationController controls each selected pod. `GracePeriodSuffices`: pods
-    /// have the time to finish their work.
+    /// have the time to finish their work. `FloorHeld`: the autoscaler's minimum is held up. `ScaleDownsReviewed`: the installed webhook
+    /// sees every scale-down.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
     /// Pods that the policy governs.
@@ -385,5 +428,11 @@ mod defaults {
     }
     pub fn yes() -> bool {
         true
+    }
+    pub fn buffer() -> u32 {
+        1
+    }
+    pub fn hold_down_seconds() -> u32 {
+        300
     }
 }

@@ -10,15 +10,18 @@ use anyhow::{Context, bail};
 use axum_server::accept::NoDelayAcceptor;
 use axum_server::tls_rustls::RustlsAcceptor;
 use axum_server::{Handle, Server};
-use kube::Client;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::{Api, Client};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
+use crate::cluster::autoscalers::Autoscalers;
 use crate::cluster::budget::Budget;
+use crate::cluster::floor::Floors;
 use crate::cluster::governance::{self, Governance};
-use crate::cluster::leadership::{self, Elector};
+use crate::cluster::leadership::{self, Elector, Leadership};
 use crate::cluster::own_account::OwnAccount;
 use crate::cluster::scale_down::ScaleDowns;
 use crate::cluster::standalone::{self, MemoryWriter};
@@ -71,6 +74,14 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What a replica has that may lead. Without policies of the API server nobody does, and nothing is written on our own account.
+struct Leading {
+    leases: Api<Lease>,
+    leadership: Leadership,
+    reporter: Reporter,
+    autoscalers: Autoscalers,
+}
+
 async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<()> {
     let (world, metrics, health) = (Arc::new(World::default()), Arc::new(Metrics::default()), Arc::new(Health::default()));
     // None of these ever ends by itself. Should one do so, a fresh process is better than one that follows nothing any more.
@@ -80,19 +91,19 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
         .build_backends(directory, clients.as_ref().map(|(watching, _)| watching))
         .with_context(|| format!("the server configuration in {}", directory.display()))?;
     let identity = identity(args.pod_name.as_deref());
-    let (mut reporter, mut leases) = (None, None);
+    let mut leading = None;
     let (client, writer): (Option<Client>, Arc<dyn PodWriter>) = match (clients, &args.standalone) {
         (Some((watching, writing)), _) => {
             if args.policies.is_none() {
                 let elector = Elector::new(writing.clone(), &args.namespace, identity.clone());
                 let leadership = elector.leadership();
-                let (told, telling) = Reporter::new(writing.clone(), leadership.clone());
+                let (reporter, telling) = Reporter::new(writing.clone(), leadership.clone());
+                let leases = elector.leases();
                 essential.spawn(telling);
-                leases = Some((elector.leases(), leadership));
                 essential.spawn(elector.run());
-                essential.spawn(policies::watch_policies(watching.clone(), world.clone(), backends.clone(), told.clone()));
-                essential.spawn(policies::watch_pools(watching.clone(), world.clone(), backends.clone(), told.clone()));
-                reporter = Some(told);
+                essential.spawn(policies::watch_policies(watching.clone(), world.clone(), backends.clone(), reporter.clone()));
+                essential.spawn(policies::watch_pools(watching.clone(), world.clone(), backends.clone(), reporter.clone()));
+                leading = Some(Leading { leases, leadership, reporter, autoscalers: Autoscalers::new(writing.clone()) });
             }
             essential.spawn(policies::watch_classes(watching.clone(), world.clone()));
             (Some(watching), Arc::new(ApiWriter::new(writing)))
@@ -109,14 +120,24 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
     }
     check_backends(&world, &backends)?;
     let budget = Arc::new(Budget::new(config.writes));
-    // Without policies of the API server nobody leads, and nothing is written on our own account.
-    let own_account = leases.as_ref().map(|(_, leadership)| OwnAccount {
+    let own_account = leading.as_ref().map(|leading| OwnAccount {
         world: world.clone(),
         writer: writer.clone(),
         budget: budget.clone(),
-        leadership: leadership.clone(),
+        leadership: leading.leadership.clone(),
         metrics: metrics.clone(),
     });
+    let floors = leading.as_ref().map(|leading| Floors {
+        world: world.clone(),
+        autoscalers: leading.autoscalers.clone(),
+        leadership: leading.leadership.clone(),
+        reporter: leading.reporter.clone(),
+        metrics: metrics.clone(),
+    });
+    if let Some(floors) = &floors {
+        essential.spawn(floors.clone().let_go());
+    }
+    let reporter = leading.as_ref().map(|leading| leading.reporter.clone());
     let governance = Governance {
         world: world.clone(),
         backends: backends.clone(),
@@ -124,6 +145,7 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
         reporter: reporter.clone(),
         metrics: metrics.clone(),
         own_account,
+        floors,
     };
     essential.spawn(governance.run());
 
@@ -157,7 +179,7 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
         _ = essential.join_next() => bail!("an essential task has ended; see the log"),
     }
     essential.shutdown().await;
-    if let Some((leases, leadership)) = leases {
+    if let Some(Leading { leases, leadership, .. }) = leading {
         leadership::release(leases, leadership, &identity).await;
     }
     Ok(())

@@ -1,5 +1,7 @@
 //! What the conditions of a policy say after a poll. Pure: the same poll gives the same words.
 
+pub mod floor;
+
 use crate::api::CostPolicy;
 use crate::api::deletion_cost_policy::ForeignValues;
 use crate::cost::census::Group;

@@ -22,6 +22,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::World;
+use super::floor::Floors;
 use super::nodes;
 use super::own_account::OwnAccount;
 use super::pods::ReplicaSet;
@@ -105,6 +106,7 @@ pub struct Governance {
     pub metrics: Arc<Metrics>,
     /// For what is written on our own account; none where nobody may.
     pub own_account: Option<OwnAccount>,
+    pub floors: Option<Floors>,
 }
 
 impl Governance {
@@ -187,6 +189,9 @@ impl Governance {
         }
         if let Some(own_account) = &self.own_account {
             tasks.push(Task::spawn(own_account.clone().refresh(policy.clone())));
+        }
+        if let Some(floors) = &self.floors {
+            tasks.push(Task::spawn(floors.clone().hold(policy.clone())));
         }
         Governed { policy, polled: is_polled, known, tasks }
     }

@@ -1,4 +1,6 @@
-//! A world read once from the API server, with the rights of whoever asks: for commands, not for the server.
+//! Lists that are read once and page by page; and a whole world, with the rights of whoever asks, for commands.
+
+use std::fmt::Debug;
 
 use anyhow::Context;
 use k8s_openapi::api::apps::v1::ReplicaSet as ApiReplicaSet;
@@ -6,6 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::core::{ApiResource, DynamicObject, PartialObjectMeta};
 use kube::{Api, Client, ResourceExt};
+use serde::de::DeserializeOwned;
 
 use super::World;
 use super::governance::read_replica_set;
@@ -34,16 +37,22 @@ pub async fn read_namespace(client: &Client, namespace: &str, world: &World) -> 
     }
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let in_force = world.policies();
-    let mut params = ListParams::default().limit(PAGE);
-    loop {
-        let page = pods.list(&params).await.context("cannot list pods")?;
-        for pod in &page.items {
-            let governing = in_force.governing(namespace, pod.labels()).map(|policy| policy.key().clone());
-            let key = governing.unwrap_or_else(|| PolicyKey { namespace: namespace.into(), name: String::new() });
-            if let Some(pod) = GovernedPod::read(pod) {
-                world.pods.apply(&key, pod);
-            }
+    let read = |pod: Pod| {
+        let governing = in_force.governing(namespace, pod.labels()).map(|policy| policy.key().clone());
+        let key = governing.unwrap_or_else(|| PolicyKey { namespace: namespace.into(), name: String::new() });
+        if let Some(pod) = GovernedPod::read(&pod) {
+            world.pods.apply(&key, pod);
         }
+    };
+    each(&pods, ListParams::default(), read).await.context("cannot list pods")
+}
+
+/// Reads a list page by page, and lets go of each page before the next.
+pub async fn each<K: Clone + DeserializeOwned + Debug>(api: &Api<K>, params: ListParams, mut read: impl FnMut(K)) -> kube::Result<()> {
+    let mut params = params.limit(PAGE);
+    loop {
+        let page = api.list(&params).await?;
+        page.items.into_iter().for_each(&mut read);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
             None => return Ok(()),

@@ -1,8 +1,10 @@
 //! Everything that talks to the API server, and what is known from it.
 
+pub mod autoscalers;
 pub mod budget;
 pub mod certificate_authority;
 pub mod conditions;
+pub mod floor;
 pub mod fresh;
 pub mod governance;
 pub mod leadership;

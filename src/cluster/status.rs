@@ -92,6 +92,14 @@ impl Reporter {
         }
     }
 
+    /// How things stand with the floor of a policy, at this generation.
+    pub fn floor(&self, policy: &PolicyKey, generation: i64, said: Said) {
+        let id = (DeletionCostPolicy::kind(&()).into_owned(), policy.clone());
+        if let Some(entry) = self.entries().get_mut(&id) {
+            entry.floor = Some((said, generation));
+        }
+    }
+
     /// What the last scale-down of a policy's pods came to.
     pub fn scale_down(&self, policy: &PolicyKey, last: Value) {
         self.say(Word::LastScaleDown { key: policy.clone(), last });
@@ -174,6 +182,8 @@ struct Entry {
     ready: Said,
     /// None while no version of the policy is in force: then nothing is polled, and nothing of an earlier poll holds.
     polled: Option<Polled>,
+    /// How things stand with the floor, and for which generation of the policy that was found.
+    floor: Option<(Said, i64)>,
     in_force: bool,
     /// The counts that were written last, and when.
     written: Option<(Value, Instant)>,
@@ -184,17 +194,21 @@ impl Entry {
     fn new(resource: ApiResource, object: DynamicObject, ready: Said) -> Self {
         let in_force = !ready.is_trouble;
         let conditions = conditions_of(&object);
-        Self { resource, object, conditions, ready, polled: None, in_force, written: None, under_way: false }
+        Self { resource, object, conditions, ready, polled: None, floor: None, in_force, written: None, under_way: false }
     }
 
     fn document(&mut self, object: DynamicObject, ready: Said, some_version_in_force: bool) {
         if self.object.uid() != object.uid() {
             // Deleted and made anew: nothing that was said about the old one holds.
-            (self.polled, self.written) = (None, None);
+            (self.polled, self.floor, self.written) = (None, None, None);
         }
         self.in_force = some_version_in_force;
         if !some_version_in_force {
-            self.polled = None;
+            (self.polled, self.floor) = (None, None);
+        }
+        // A floor that the policy no longer asks for has nothing to say; one that it still does is looked at again at once.
+        if object.data.pointer("/spec/floor").is_none() {
+            self.floor = None;
         }
         (self.conditions, self.object, self.ready) = (conditions_of(&object), object, ready);
     }
@@ -209,7 +223,8 @@ impl Entry {
             None => Cow::Borrowed(&self.ready),
         };
         let of_poll = polled.into_iter().flat_map(|polled| polled.said.iter().map(|said| (Cow::Borrowed(said), Some(polled.generation))));
-        std::iter::once((ready, self.object.metadata.generation)).chain(of_poll).collect()
+        let floor = self.floor.iter().map(|(said, generation)| (Cow::Borrowed(said), Some(*generation)));
+        std::iter::once((ready, self.object.metadata.generation)).chain(of_poll).chain(floor).collect()
     }
 
     fn find(&self, type_: &str) -> Option<&Condition> {

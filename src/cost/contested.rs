@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use moka::sync::Cache;
 
 use super::annotation::COST;
@@ -57,11 +58,16 @@ impl Contested {
 
 /// The field manager that owns the cost: the one that wrote it last.
 fn writer_of(pod: &Pod) -> Option<String> {
-    let owns =
-        |fields: &serde_json::Value| fields.pointer("/f:metadata/f:annotations").is_some_and(|all| all.get(format!("f:{COST}")).is_some());
-    let managed =
-        pod.metadata.managed_fields.iter().flatten().filter(|entry| entry.fields_v1.as_ref().is_some_and(|fields| owns(&fields.0)));
-    managed.max_by_key(|entry| entry.time.as_ref().map(|time| time.0)).and_then(|entry| entry.manager.clone())
+    last_manager(pod.metadata.managed_fields.as_deref().unwrap_or_default(), &["f:metadata", "f:annotations", &format!("f:{COST}")])
+}
+
+/// Of the field managers that own a field, the one that wrote last. Steps are as `fieldsV1` has them, such as `f:spec`.
+pub fn last_manager(managed: &[ManagedFieldsEntry], steps: &[&str]) -> Option<String> {
+    let owns = |entry: &&ManagedFieldsEntry| {
+        let fields = entry.fields_v1.as_ref().map(|fields| &fields.0);
+        steps.iter().fold(fields, |fields, step| fields.and_then(|fields| fields.get(step))).is_some()
+    };
+    managed.iter().filter(owns).max_by_key(|entry| entry.time.as_ref().map(|time| time.0)).and_then(|entry| entry.manager.clone())
 }
 
 #[cfg(test)]

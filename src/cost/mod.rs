@@ -4,6 +4,7 @@ pub mod annotation;
 pub mod cache;
 pub mod census;
 pub mod contested;
+pub mod floor;
 pub mod outcome;
 pub mod plan;
 pub mod pod;

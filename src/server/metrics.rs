@@ -58,6 +58,7 @@ pub struct Metrics {
     scale_downs: Family<Pair<2>, Counter>,
     pod_writes: Family<One, Counter>,
     own_writes: Family<One, Counter>,
+    floor_writes: Family<One, Counter>,
     fresh_polls: Family<One, Counter>,
     observed: Family<Pair<4>, Counter>,
     victims: Family<Pair<2>, Counter>,
@@ -83,6 +84,7 @@ impl Default for Metrics {
             scale_downs: Family::default(),
             pod_writes: Family::default(),
             own_writes: Family::default(),
+            floor_writes: Family::default(),
             fresh_polls: Family::default(),
             observed: Family::default(),
             victims: Family::default(),
@@ -108,6 +110,7 @@ impl Default for Metrics {
         registry.register("scale_downs", "Scale-downs, by door and outcome", metrics.scale_downs.clone());
         registry.register("pod_writes", "Costs written to pods of our own accord, by result", metrics.pod_writes.clone());
         registry.register("own_account_writes", "Costs refreshed, or taken away with their policy, by result", metrics.own_writes.clone());
+        registry.register("floor_writes", "Minimums of autoscalers written, by result", metrics.floor_writes.clone());
         registry.register("fresh_polls", "Polls out of turn that scale-downs asked for, by result", metrics.fresh_polls.clone());
         registry.register("scale_downs_observed", "Scale-downs by what they came to, by door and verdict", metrics.observed.clone());
         registry.register("victims", "Pods removed in scale-downs, by door and outcome", metrics.victims.clone());
@@ -167,6 +170,10 @@ impl Metrics {
 
     pub fn own_writes(&self, result: &'static str) {
         self.own_writes.get_or_create(&[("result", result)]).inc();
+    }
+
+    pub fn floor_writes(&self, result: &'static str) {
+        self.floor_writes.get_or_create(&[("result", result)]).inc();
     }
 
     pub fn fresh_polls(&self, result: &'static str) {

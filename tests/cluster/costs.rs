@@ -144,10 +144,14 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: pecking-
 subjects: [{kind: ServiceAccount, name: pecking-order, namespace: pecking-order}]
 "#;
 
+pub fn apply_pod_metrics_kind(cluster: &Cluster) -> anyhow::Result<()> {
+    cluster.admin.apply(&POD_METRICS.replace("unapproved, for a test", "\"unapproved, for a test\""))?;
+    cluster.admin.run(&["wait", "--for=condition=Established", "crd/pods.metrics.k8s.io", "--timeout=30s"]).map(|_| ())
+}
+
 fn come_from_pod_metrics(cluster: &'static Cluster) -> anyhow::Result<()> {
     let namespace = "pod-metrics";
-    cluster.admin.apply(&POD_METRICS.replace("unapproved, for a test", "\"unapproved, for a test\""))?;
-    cluster.admin.run(&["wait", "--for=condition=Established", "crd/pods.metrics.k8s.io", "--timeout=30s"])?;
+    apply_pod_metrics_kind(cluster)?;
     // Points per core.
     let signals = json!([{"name": "cpu", "query": "cpu", "weight": 100, "cap": 400}]);
     cluster.deploy(namespace, json!({"backend": "usage", "newPodSeconds": 0, "signals": signals}), 4)?;

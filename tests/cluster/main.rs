@@ -6,6 +6,7 @@
 mod certificates;
 mod connections;
 mod costs;
+mod floor;
 mod headroom;
 mod leadership;
 mod order;
@@ -47,8 +48,9 @@ pub struct Cluster {
 }
 
 /// The themes that need nothing but the installation; the longest tests first.
-const INSTALLED: [&[(&str, Test)]; 8] = [
+const INSTALLED: [&[(&str, Test)]; 9] = [
     scale_downs::TESTS,
+    floor::TESTS,
     connections::TESTS,
     costs::TESTS,
     headroom::TESTS,

@@ -21,6 +21,16 @@ const MOST_POINTS: f64 = 1e12;
 /// ranks nodes, so a million still moves that rank by less than one percent.
 const MAX_COST: i32 = 1_000_000;
 
+/// More replicas than a cluster has pods are a slip of the keyboard.
+const MOST_REPLICAS: u32 = 100_000;
+
+/// A DNS subdomain, as the API server wants names to be. It becomes part of a path, so nothing else may.
+fn is_object_name(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let label = |label: &str| label.starts_with(plain) && label.ends_with(plain) && label.chars().all(|c| plain(c) || c == '-');
+    name.len() <= 253 && name.split('.').all(label)
+}
+
 impl DeletionCostPolicySpec {
     /// Everything that the schema cannot say, and what it says, for documents that never met an API server.
     pub fn problems(&self) -> Vec<Problem> {
@@ -83,6 +93,15 @@ impl DeletionCostPolicySpec {
         p.range("spec.write.refresh.minChange", self.write.refresh.min_change, 1, 1_000_000);
         if let Some(seconds) = self.work_seconds {
             p.range("spec.workSeconds", seconds, 1, 604_800);
+        }
+        if let Some(floor) = &self.floor {
+            if !is_object_name(&floor.target.name) {
+                let wanted = "the name of an autoscaler: up to 253 lower-case letters, digits, `-` and `.`";
+                p.push("spec.floor.target.name", format!("`{}`", floor.target.name), wanted);
+            }
+            p.range("spec.floor.buffer", floor.buffer, 0, MOST_REPLICAS);
+            p.range("spec.floor.baseline", floor.baseline, 0, MOST_REPLICAS);
+            p.range("spec.floor.holdDownSeconds", floor.hold_down_seconds, 0, 86_400);
         }
         p.0
     }

@@ -1,0 +1,305 @@
+//! HorizontalPodAutoscalers, and KEDA's ScaledObjects: what a floor needs to know of one, and how its minimum is written.
+
+use std::time::Duration;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::core::{ApiResource, DynamicObject};
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::listing::each;
+use super::status::FIELD_MANAGER;
+use crate::admission::scale_downs::{Parent, ParentKind};
+use crate::api::deletion_cost_policy::{Autoscaler, FloorTarget};
+use crate::cost::contested::last_manager;
+use crate::cost::floor::{Change, HELD, NOTE, Note, Target};
+
+/// How long one call may take: less than passes between the end of a leadership and the next.
+const CALL_LIMIT: Duration = Duration::from_secs(5);
+
+/// What KEDA takes for the maximum where none is written (`apis/keda/v1alpha1/scaledobject_types.go`).
+const KEDA_MAX: u32 = 100;
+
+/// Annotations by which a ScaledObject is at rest, whatever their value but `false`.
+const KEDA_PAUSED: [&str; 2] = ["autoscaling.keda.sh/paused", "autoscaling.keda.sh/paused-replicas"];
+
+/// An autoscaler on which a floor can be held.
+pub struct Found {
+    pub target: Target,
+    /// What it scales.
+    pub workload: Parent,
+    /// Who wrote the minimum last.
+    pub writer: Option<String>,
+    pub handle: Handle,
+}
+
+/// Names one state of one autoscaler.
+pub struct Handle {
+    namespace: String,
+    name: String,
+    kind: Autoscaler,
+    version: Option<String>,
+    /// The minimum as it stood.
+    min: Option<u32>,
+}
+
+impl Handle {
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    pub fn target(&self) -> FloorTarget {
+        FloorTarget { kind: self.kind, name: self.name.clone() }
+    }
+}
+
+/// Why no floor can be held on an autoscaler.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unfit {
+    NotFound,
+    /// A controller would write over whatever is changed there.
+    Owned {
+        kind: String,
+        name: String,
+    },
+    /// Only pods of a ReplicaSet have costs, and only a Deployment or a Rollout has a ReplicaSet that an autoscaler scales.
+    OtherWorkload {
+        kind: String,
+        name: String,
+    },
+    Paused {
+        annotation: &'static str,
+    },
+    /// Its controller has not said yet how many replicas there are.
+    NotReported,
+    /// The API server did not answer, or not with what was wanted.
+    Failed {
+        why: String,
+    },
+}
+
+/// What became of a write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Written {
+    Yes,
+    /// Somebody else wrote it since it was read, or it is gone. It is looked at again.
+    Conflict,
+    Refused {
+        why: String,
+    },
+}
+
+/// Reads and writes autoscalers.
+#[derive(Clone)]
+pub struct Autoscalers {
+    client: Client,
+}
+
+impl Autoscalers {
+    /// The client must not retry by itself.
+    pub fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// Looks at an autoscaler.
+    pub async fn find(&self, namespace: &str, wanted: &FloorTarget) -> Result<Found, Unfit> {
+        let object = self.get(namespace, wanted.kind, &wanted.name).await?;
+        // KEDA's HPA says how many replicas there are.
+        let hpa = match wanted.kind {
+            Autoscaler::HorizontalPodAutoscaler => None,
+            Autoscaler::ScaledObject => {
+                let paused = KEDA_PAUSED.into_iter().find(|key| object.annotations().get(*key).is_some_and(|value| value != "false"));
+                if let Some(annotation) = paused {
+                    return Err(Unfit::Paused { annotation });
+                }
+                let name = object.data.pointer("/status/hpaName").and_then(Value::as_str).map(str::to_owned);
+                let name = name.unwrap_or_else(|| format!("keda-hpa-{}", wanted.name));
+                let hpa = self.get(namespace, Autoscaler::HorizontalPodAutoscaler, &name).await;
+                Some(hpa.map_err(|unfit| if unfit == Unfit::NotFound { Unfit::NotReported } else { unfit })?)
+            }
+        };
+        read(&object, hpa.as_ref().unwrap_or(&object), wanted.kind)
+    }
+
+    async fn get(&self, namespace: &str, kind: Autoscaler, name: &str) -> Result<DynamicObject, Unfit> {
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &resource(kind));
+        match timeout(CALL_LIMIT, api.get_opt(name)).await {
+            Ok(Ok(Some(object))) => Ok(object),
+            Ok(Ok(None)) => Err(Unfit::NotFound),
+            Ok(Err(e)) => Err(Unfit::Failed { why: e.to_string() }),
+            Err(_) => Err(Unfit::Failed { why: format!("no answer within {CALL_LIMIT:?}") }),
+        }
+    }
+
+    /// Every autoscaler of the cluster on which a floor is held, with what is noted there.
+    pub async fn held(&self) -> kube::Result<Vec<(Handle, Note)>> {
+        let mut held = Vec::new();
+        for kind in [Autoscaler::HorizontalPodAutoscaler, Autoscaler::ScaledObject] {
+            let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource(kind));
+            let read = |object: DynamicObject| held.extend(note(&object).map(|note| (handle(&object, kind), note)));
+            match each(&api, ListParams::default().labels(HELD), read).await {
+                Ok(()) => {}
+                // KEDA is not installed.
+                Err(kube::Error::Api(status)) if status.is_not_found() => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(held)
+    }
+
+    /// Writes a minimum and its note, provided that nobody has written the autoscaler since it was read.
+    pub async fn write(&self, handle: &Handle, change: &Change) -> Written {
+        let text = change.note.as_ref().and_then(|note| serde_json::to_string(note).ok());
+        let label = text.as_ref().map(|_| "true");
+        let mut patch = json!({"metadata": {"resourceVersion": handle.version, "annotations": {NOTE: text}, "labels": {HELD: label}}});
+        // Without it the field's last writer stays who it was.
+        if change.min != handle.min {
+            patch["spec"] = json!({ field(handle.kind): change.min });
+        }
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &handle.namespace, &resource(handle.kind));
+        let params = PatchParams { field_manager: Some(FIELD_MANAGER.into()), ..PatchParams::default() };
+        match timeout(CALL_LIMIT, api.patch(&handle.name, &params, &Patch::Merge(&patch))).await {
+            Ok(Ok(_)) => Written::Yes,
+            Ok(Err(kube::Error::Api(status))) if status.is_conflict() || status.is_not_found() => Written::Conflict,
+            Ok(Err(e)) => Written::Refused { why: e.to_string() },
+            Err(_) => Written::Refused { why: format!("no answer within {CALL_LIMIT:?}") },
+        }
+    }
+
+    /// Puts back what the owner of an autoscaler had written, where it is still ours.
+    pub async fn release(&self, handle: &Handle, note: &Note) -> Written {
+        self.write(handle, &Change { min: note.released(handle.kind, handle.min), note: None }).await
+    }
+}
+
+fn resource(kind: Autoscaler) -> ApiResource {
+    let (group, version, kind, plural) = match kind {
+        Autoscaler::HorizontalPodAutoscaler => ("autoscaling", "v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers"),
+        Autoscaler::ScaledObject => ("keda.sh", "v1alpha1", "ScaledObject", "scaledobjects"),
+    };
+    ApiResource {
+        group: group.into(),
+        version: version.into(),
+        api_version: format!("{group}/{version}"),
+        kind: kind.into(),
+        plural: plural.into(),
+    }
+}
+
+/// The field of the minimum, below `spec`.
+pub fn field(kind: Autoscaler) -> &'static str {
+    match kind {
+        Autoscaler::HorizontalPodAutoscaler => "minReplicas",
+        Autoscaler::ScaledObject => "minReplicaCount",
+    }
+}
+
+fn handle(object: &DynamicObject, kind: Autoscaler) -> Handle {
+    Handle {
+        namespace: object.namespace().unwrap_or_default(),
+        name: object.name_any(),
+        kind,
+        version: object.resource_version(),
+        min: count(object, &format!("/spec/{}", field(kind))),
+    }
+}
+
+fn note(object: &DynamicObject) -> Option<Note> {
+    serde_json::from_str(object.annotations().get(NOTE)?).ok()
+}
+
+fn count(object: &DynamicObject, pointer: &str) -> Option<u32> {
+    object.data.pointer(pointer).and_then(Value::as_u64).and_then(|count| u32::try_from(count).ok())
+}
+
+/// Reads an autoscaler; `reporting` is the HPA that says how many replicas there are.
+fn read(object: &DynamicObject, reporting: &DynamicObject, kind: Autoscaler) -> Result<Found, Unfit> {
+    if let Some(OwnerReference { kind, name, .. }) = object.owner_references().iter().find(|owner| owner.controller == Some(true)) {
+        return Err(Unfit::Owned { kind: kind.clone(), name: name.clone() });
+    }
+    let text = |pointer: &str| object.data.pointer(pointer).and_then(Value::as_str);
+    let name = text("/spec/scaleTargetRef/name").unwrap_or_default().to_owned();
+    // KEDA takes a Deployment where nothing is written.
+    let scaled = (text("/spec/scaleTargetRef/kind").unwrap_or("Deployment"), text("/spec/scaleTargetRef/apiVersion").unwrap_or("apps/v1"));
+    let workload = match scaled {
+        ("Deployment", version) if version.starts_with("apps/") => Parent { kind: ParentKind::Deployment, name },
+        ("Rollout", version) if version.starts_with("argoproj.io/") => Parent { kind: ParentKind::Rollout, name },
+        (kind, _) => return Err(Unfit::OtherWorkload { kind: kind.into(), name }),
+    };
+    // The HPA controller writes the replicas that are asked for there, without those of a rollout's surge.
+    let current = count(reporting, "/status/currentReplicas").or_else(|| {
+        // Zero is left out once the status has been written at all.
+        reporting.data.pointer("/status/conditions").map(|_| 0)
+    });
+    let (handle, maximum) = (
+        handle(object, kind),
+        match kind {
+            Autoscaler::HorizontalPodAutoscaler => count(object, "/spec/maxReplicas"),
+            Autoscaler::ScaledObject => Some(count(object, "/spec/maxReplicaCount").unwrap_or(KEDA_MAX)),
+        },
+    );
+    let (Some(current), Some(max)) = (current, maximum) else { return Err(Unfit::NotReported) };
+    let target = Target { kind, min: handle.min, max, current, note: note(object) };
+    let writer = last_manager(object.managed_fields(), &["f:spec", &format!("f:{}", field(kind))]);
+    Ok(Found { target, workload, writer, handle })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(value: Value) -> DynamicObject {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn hpa(owner: Value, spec: Value, status: Value) -> DynamicObject {
+        object(json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "spec": spec, "status": status,
+            "metadata": {"name": "web", "namespace": "shop", "resourceVersion": "7", "ownerReferences": owner}}))
+    }
+
+    fn spec(kind: &str, api_version: &str) -> Value {
+        json!({"minReplicas": 2, "maxReplicas": 9, "scaleTargetRef": {"kind": kind, "apiVersion": api_version, "name": "web"}})
+    }
+
+    fn look(object: &DynamicObject) -> Result<Target, Unfit> {
+        read(object, object, Autoscaler::HorizontalPodAutoscaler).map(|found| found.target)
+    }
+
+    #[test]
+    fn reads_what_a_floor_needs() {
+        let found = look(&hpa(json!([]), spec("Deployment", "apps/v1"), json!({"currentReplicas": 5, "conditions": []}))).unwrap();
+        assert_eq!(found, Target { kind: Autoscaler::HorizontalPodAutoscaler, min: Some(2), max: 9, current: 5, note: None });
+        let rollout = hpa(json!([]), spec("Rollout", "argoproj.io/v1alpha1"), json!({"conditions": []}));
+        assert_eq!(look(&rollout).unwrap().current, 0);
+    }
+
+    /// DC-39: what KEDA, or any other controller, owns is never written.
+    #[test]
+    fn dc_39_what_a_controller_owns_is_left_to_it() {
+        for kind in ["ScaledObject", "CronHorizontalPodAutoscaler"] {
+            let owner = json!([{"apiVersion": "x/v1", "kind": kind, "name": "o", "uid": "u", "controller": true}]);
+            let owned = hpa(owner, spec("Deployment", "apps/v1"), json!({"currentReplicas": 5}));
+            assert_eq!(look(&owned), Err(Unfit::Owned { kind: kind.into(), name: "o".into() }));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_held_says_why() {
+        let status = || json!({"currentReplicas": 5});
+        let other = look(&hpa(json!([]), spec("StatefulSet", "apps/v1"), status()));
+        assert_eq!(other, Err(Unfit::OtherWorkload { kind: "StatefulSet".into(), name: "web".into() }));
+        assert_eq!(look(&hpa(json!([]), spec("Deployment", "apps/v1"), Value::Null)), Err(Unfit::NotReported));
+    }
+
+    #[test]
+    fn a_scaled_object_is_read_with_its_hpa() {
+        let scaled = object(json!({"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": {"name": "web"},
+            "spec": {"scaleTargetRef": {"name": "web"}}}));
+        let reporting = hpa(json!([]), json!({}), json!({"currentReplicas": 4}));
+        let found = read(&scaled, &reporting, Autoscaler::ScaledObject).unwrap();
+        assert_eq!(found.target, Target { kind: Autoscaler::ScaledObject, min: None, max: 100, current: 4, note: None });
+        assert_eq!(found.workload, Parent { kind: ParentKind::Deployment, name: "web".into() });
+    }
+}
