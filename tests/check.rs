@@ -54,6 +54,10 @@ fn every_field_out_of_range_is_refused_with_its_path_and_the_range() {
         (json!({"samples": {"maxAgeSeconds": 0}}), "spec.samples.maxAgeSeconds: found 0"),
         (json!({"samples": {"maxAgeSeconds": 700}}), "spec.samples.keepLastSeconds: found 600, wanted 700 to 604800"),
         (json!({"foreignValues": "Keep"}), "spec.foreignValues: unknown variant `Keep`"),
+        (json!({"floor": {"target": {"kind": "Deployment", "name": "web"}}}), "spec.floor.target.kind: unknown variant `Deployment`"),
+        (json!({"floor": {"target": {"kind": "ScaledObject", "name": "../web"}}}), "spec.floor.target.name: found `../web`"),
+        (json!({"floor": {"target": {"kind": "ScaledObject", "name": "web"}, "buffer": 200_000}}), "spec.floor.buffer: found 200000"),
+        (json!({"floor": {"target": {"kind": "ScaledObject", "name": "web"}, "holdDown": 5}}), "did you mean `holdDownSeconds`?"),
         (json!({"pollSecond": 5}), "did you mean `pollSeconds`?"),
     ] {
         std::fs::write(&file, policy(&change)).unwrap();

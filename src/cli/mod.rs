@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 pub mod check;
+pub mod clean_up;
 pub mod crds;
 pub mod import;
 pub mod order;
@@ -29,6 +30,8 @@ enum Command {
     Check(check::Args),
     /// Bring the configuration of another tool over
     Import(import::Args),
+    /// Take away what we have written in a cluster: costs on pods, and floors on autoscalers
+    CleanUp(clean_up::Args),
     /// Write the CustomResourceDefinitions
     Crds(crds::Args),
 }
@@ -40,6 +43,7 @@ impl Cli {
             Command::Order(args) => order::run(args),
             Command::Check(args) => check::run(args),
             Command::Import(args) => import::run(args),
+            Command::CleanUp(args) => clean_up::run(args),
             Command::Crds(args) => crds::run(args),
         }
     }

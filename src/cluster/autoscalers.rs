@@ -19,6 +19,9 @@ use crate::cost::floor::{Change, HELD, NOTE, Note, Target};
 /// How long one call may take: less than passes between the end of a leadership and the next.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
 
+/// How often letting go of an autoscaler is tried, where somebody writes it at the same time.
+const RELEASES: usize = 5;
+
 /// What KEDA takes for the maximum where none is written (`apis/keda/v1alpha1/scaledobject_types.go`).
 const KEDA_MAX: u32 = 100;
 
@@ -36,6 +39,7 @@ pub struct Found {
 }
 
 /// Names one state of one autoscaler.
+#[derive(Clone)]
 pub struct Handle {
     namespace: String,
     name: String,
@@ -125,9 +129,9 @@ impl Autoscalers {
 
     async fn get(&self, namespace: &str, kind: Autoscaler, name: &str) -> Result<DynamicObject, Unfit> {
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &resource(kind));
-        match timeout(CALL_LIMIT, api.get_opt(name)).await {
-            Ok(Ok(Some(object))) => Ok(object),
-            Ok(Ok(None)) => Err(Unfit::NotFound),
+        match timeout(CALL_LIMIT, api.get(name)).await {
+            Ok(Ok(object)) => Ok(object),
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => Err(Unfit::NotFound),
             Ok(Err(e)) => Err(Unfit::Failed { why: e.to_string() }),
             Err(_) => Err(Unfit::Failed { why: format!("no answer within {CALL_LIMIT:?}") }),
         }
@@ -138,11 +142,11 @@ impl Autoscalers {
         let mut held = Vec::new();
         for kind in [Autoscaler::HorizontalPodAutoscaler, Autoscaler::ScaledObject] {
             let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource(kind));
-            let read = |object: DynamicObject| held.extend(note(&object).map(|note| (handle(&object, kind), note)));
+            let read = |object: DynamicObject| held.extend(read_note(&object).map(|note| (read_handle(&object, kind), note)));
             match each(&api, ListParams::default().labels(HELD), read).await {
                 Ok(()) => {}
-                // KEDA is not installed.
-                Err(kube::Error::Api(status)) if status.is_not_found() => {}
+                // KEDA is not installed. Where a whole group is absent, the API server says so in plain text.
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
                 Err(e) => return Err(e),
             }
         }
@@ -168,9 +172,25 @@ impl Autoscalers {
         }
     }
 
-    /// Puts back what the owner of an autoscaler had written, where it is still ours.
+    /// Puts back what the owner of an autoscaler had written, where it is still ours. Its controller writes its status all the time, so
+    /// a conflict is no reason to leave it.
     pub async fn release(&self, handle: &Handle, note: &Note) -> Written {
-        self.write(handle, &Change { min: note.released(handle.kind, handle.min), note: None }).await
+        let (mut handle, mut note) = (handle.clone(), note.clone());
+        for _ in 0..RELEASES {
+            match self.write(&handle, &Change { min: note.released(handle.kind, handle.min), note: None }).await {
+                Written::Conflict => {}
+                written => return written,
+            }
+            match self.get(&handle.namespace, handle.kind, &handle.name).await {
+                Ok(object) => match read_note(&object) {
+                    Some(newer) => (handle, note) = (read_handle(&object, handle.kind), newer),
+                    None => return Written::Yes,
+                },
+                Err(Unfit::NotFound) => return Written::Yes,
+                Err(_) => {}
+            }
+        }
+        Written::Conflict
     }
 }
 
@@ -196,7 +216,7 @@ pub fn field(kind: Autoscaler) -> &'static str {
     }
 }
 
-fn handle(object: &DynamicObject, kind: Autoscaler) -> Handle {
+fn read_handle(object: &DynamicObject, kind: Autoscaler) -> Handle {
     Handle {
         namespace: object.namespace().unwrap_or_default(),
         name: object.name_any(),
@@ -206,7 +226,7 @@ fn handle(object: &DynamicObject, kind: Autoscaler) -> Handle {
     }
 }
 
-fn note(object: &DynamicObject) -> Option<Note> {
+fn read_note(object: &DynamicObject) -> Option<Note> {
     serde_json::from_str(object.annotations().get(NOTE)?).ok()
 }
 
@@ -234,14 +254,14 @@ fn read(object: &DynamicObject, reporting: &DynamicObject, kind: Autoscaler) -> 
         reporting.data.pointer("/status/conditions").map(|_| 0)
     });
     let (handle, maximum) = (
-        handle(object, kind),
+        read_handle(object, kind),
         match kind {
             Autoscaler::HorizontalPodAutoscaler => count(object, "/spec/maxReplicas"),
             Autoscaler::ScaledObject => Some(count(object, "/spec/maxReplicaCount").unwrap_or(KEDA_MAX)),
         },
     );
     let (Some(current), Some(max)) = (current, maximum) else { return Err(Unfit::NotReported) };
-    let target = Target { kind, min: handle.min, max, current, note: note(object) };
+    let target = Target { kind, min: handle.min, max, current, note: read_note(object) };
     let writer = last_manager(object.managed_fields(), &["f:spec", &format!("f:{}", field(kind))]);
     Ok(Found { target, workload, writer, handle })
 }

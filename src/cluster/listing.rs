@@ -27,8 +27,9 @@ pub async fn read_namespace(client: &Client, namespace: &str, world: &World) -> 
     let policies: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
     match policies.list(&ListParams::default()).await {
         Ok(list) => list.items.into_iter().for_each(|object| put_in_force(world, object)),
-        // Without our kinds in the cluster there are no policies, and Kubernetes has an order nevertheless.
-        Err(kube::Error::Api(status)) if status.is_not_found() => {}
+        // Without our kinds in the cluster there are no policies, and Kubernetes has an order nevertheless. Where a whole group is
+        // absent, the API server says so in plain text, which has no reason.
+        Err(kube::Error::Api(status)) if status.code == 404 => {}
         Err(e) => return Err(e).context("cannot list deletioncostpolicies"),
     }
     let sets: Api<PartialObjectMeta<ApiReplicaSet>> = Api::namespaced(client.clone(), namespace);

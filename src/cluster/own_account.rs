@@ -11,11 +11,11 @@ use tracing::{info, warn};
 use super::World;
 use super::budget::Budget;
 use super::leadership::Leadership;
-use super::writer::{PodWriter, Written};
+use super::writer::{OwnCost, PodWriter, Written};
 use crate::admission::scale_downs::PodWrite;
 use crate::api::CostPolicy;
+use crate::cost::GovernedPod;
 use crate::cost::score::Basis;
-use crate::cost::{GovernedPod, Stored};
 use crate::server::metrics::Metrics;
 
 /// Writes under way at once: these are in no hurry, and scale-downs are.
@@ -91,16 +91,16 @@ impl OwnAccount {
         // A policy that was only renamed comes back at once, and must have listed its pods before it is known what it governs.
         sleep(BEFORE_CLEANUP).await;
         let mut taken = 0;
-        for pod in pods.iter().filter(|pod| matches!(pod.stored, Stored::Ours(_)) && !policy.spec.dry_run) {
-            while !self.may_erase(pod) || (!self.is_governed(pod) && !self.budget.try_take_spare(key)) {
+        for own in pods.iter().filter_map(|pod| OwnCost::of(pod)).filter(|_| !policy.spec.dry_run) {
+            while !self.may_erase(&own) || (!self.is_governed(&own) && !self.budget.try_take_spare(key)) {
                 if Instant::now() >= deadline {
                     warn!(namespace = key.namespace, policy = key.name, taken, "not all costs of a policy that is gone were taken away");
                     return self.budget.forget_policy(key);
                 }
                 sleep(AGAIN).await;
             }
-            if !self.is_governed(pod) {
-                let erased = timeout(WRITE_LIMIT, self.writer.erase(pod)).await.ok();
+            if !self.is_governed(&own) {
+                let erased = timeout(WRITE_LIMIT, self.writer.erase(&own)).await.ok();
                 taken += usize::from(matches!(erased, Some(Written::Yes { .. })));
                 self.counted(erased);
             }
@@ -110,14 +110,14 @@ impl OwnAccount {
     }
 
     /// Only the leader erases, and only once every policy of the namespace knows its pods.
-    fn may_erase(&self, pod: &GovernedPod) -> bool {
+    fn may_erase(&self, own: &OwnCost) -> bool {
         let policies = self.world.policies();
-        let all_listed = policies.in_namespace(&pod.namespace).all(|other| self.world.pods.is_listed(other.key()));
+        let all_listed = policies.in_namespace(&own.namespace).all(|other| self.world.pods.is_listed(other.key()));
         self.leadership.is_mine() && all_listed
     }
 
-    fn is_governed(&self, pod: &GovernedPod) -> bool {
-        self.world.pods.find(&pod.namespace, &pod.uid).is_some()
+    fn is_governed(&self, own: &OwnCost) -> bool {
+        self.world.pods.find(&own.namespace, &own.uid).is_some()
     }
 
     fn counted(&self, written: Option<Written>) {

@@ -14,7 +14,7 @@ use super::World;
 use super::governance::parent_of;
 use super::pods::ReplicaSet;
 use super::world::List;
-use super::writer::{PodWriter, Written};
+use super::writer::{OwnCost, PodWriter, Written};
 use crate::admission::scale_downs::PodWrite;
 use crate::api::documents::{self, Document};
 use crate::api::policies::PolicyKey;
@@ -121,7 +121,7 @@ impl PodWriter for MemoryWriter {
     }
 
     /// Without a cluster nobody leads, and nothing is taken away.
-    fn erase<'a>(&'a self, _: &'a GovernedPod) -> BoxFuture<'a, Written> {
+    fn erase<'a>(&'a self, _: &'a OwnCost) -> BoxFuture<'a, Written> {
         Box::pin(std::future::ready(Written::Gone))
     }
 }

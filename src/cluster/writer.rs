@@ -1,11 +1,12 @@
 //! Writes costs to pods.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams};
-use kube::core::PartialObjectMeta;
+use kube::core::{ObjectMeta, PartialObjectMeta};
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
@@ -34,12 +35,37 @@ pub enum Written {
     Refused,
 }
 
+/// A cost of ours, as it stands on a pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnCost {
+    pub namespace: String,
+    pub name: String,
+    pub uid: Arc<str>,
+    pub value: i32,
+}
+
+impl OwnCost {
+    /// `None` where the pod has no cost, or somebody else's.
+    pub fn of(pod: &GovernedPod) -> Option<Self> {
+        let Stored::Ours(value) = pod.stored else { return None };
+        Some(Self { namespace: pod.namespace.clone(), name: pod.name.clone(), uid: pod.uid.clone(), value })
+    }
+
+    /// The same, of whatever pod.
+    pub fn read(metadata: &ObjectMeta) -> Option<Self> {
+        let annotation = |key: &str| metadata.annotations.as_ref()?.get(key).map(String::as_str);
+        let Stored::Ours(value) = Stored::from_texts(annotation(COST), annotation(MARK)) else { return None };
+        let (namespace, name, uid) = (metadata.namespace.clone()?, metadata.name.clone()?, metadata.uid.as_deref()?.into());
+        Some(Self { namespace, name, uid, value })
+    }
+}
+
 /// Writes a pod's cost; tries again until it is answered for good. The caller sets the time.
 pub trait PodWriter: Send + Sync {
     fn write<'a>(&'a self, write: &'a PodWrite) -> BoxFuture<'a, Written>;
 
-    /// Takes a cost away, if it is still the one that we wrote. Where it is not, nothing is left to take away.
-    fn erase<'a>(&'a self, pod: &'a GovernedPod) -> BoxFuture<'a, Written>;
+    /// Takes a cost away, if it is still the one that we wrote.
+    fn erase<'a>(&'a self, cost: &'a OwnCost) -> BoxFuture<'a, Written>;
 }
 
 /// Writes through the API server.
@@ -63,18 +89,17 @@ impl PodWriter for ApiWriter {
         Box::pin(self.patch(&write.namespace, &write.name, Patch::Merge(patch)))
     }
 
-    fn erase<'a>(&'a self, pod: &'a GovernedPod) -> BoxFuture<'a, Written> {
-        let Stored::Ours(value) = pod.stored else { return Box::pin(std::future::ready(Written::Gone)) };
+    fn erase<'a>(&'a self, own: &'a OwnCost) -> BoxFuture<'a, Written> {
         let path = |key: &str| format!("/metadata/annotations/{}", key.replace('~', "~0").replace('/', "~1"));
-        let (cost, mark, text) = (path(COST), path(MARK), value.to_string());
+        let (cost, mark, text) = (path(COST), path(MARK), own.value.to_string());
         // All of it or nothing: a value that is somebody else's by now fails the test, and stays.
         let patch = json!([
-            {"op": "test", "path": "/metadata/uid", "value": &*pod.uid},
+            {"op": "test", "path": "/metadata/uid", "value": &*own.uid},
             {"op": "test", "path": cost, "value": text}, {"op": "test", "path": mark, "value": text},
             {"op": "remove", "path": cost}, {"op": "remove", "path": mark},
         ]);
         let patch = serde_json::from_value(patch).expect("these are operations");
-        Box::pin(self.patch(&pod.namespace, &pod.name, Patch::Json::<()>(patch)))
+        Box::pin(self.patch(&own.namespace, &own.name, Patch::Json::<()>(patch)))
     }
 }
 

@@ -21,19 +21,19 @@ pub const TESTS: &[(&str, Test)] = &[
 const SOON: Duration = Duration::from_secs(20);
 
 /// A policy with a floor of one above the pods at work.
-fn with_floor(namespace: &str, kind: &str, name: &str, hold_down_seconds: u32) -> Value {
+pub fn with_floor(namespace: &str, kind: &str, name: &str, hold_down_seconds: u32) -> Value {
     let floor = json!({"target": {"kind": kind, "name": name}, "buffer": 1, "holdDownSeconds": hold_down_seconds});
     policy(namespace, json!({"newPodSeconds": 0, "floor": floor}))
 }
 
 /// An HPA that goes by memory, which nobody measures until somebody says how much it is.
-fn hpa(namespace: &str, min: u32, max: u32) -> Value {
+pub fn hpa(namespace: &str, min: u32, max: u32) -> Value {
     json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "web", "namespace": namespace}, "spec": {
         "minReplicas": min, "maxReplicas": max, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
         "metrics": [{"type": "Resource", "resource": {"name": "memory", "target": {"type": "AverageValue", "averageValue": "100Mi"}}}]}})
 }
 
-fn minimum(cluster: &Cluster, namespace: &str) -> Option<u64> {
+pub fn minimum(cluster: &Cluster, namespace: &str) -> Option<u64> {
     cluster.admin.get(&["hpa", "web", "-n", namespace]).ok()?["spec"]["minReplicas"].as_u64()
 }
 
@@ -65,7 +65,7 @@ fn ensure_untouched(cluster: &Cluster, kind: &str, name: &str, namespace: &str) 
 }
 
 /// Lets so many of these pods be at work.
-fn at_work(cluster: &Cluster, namespace: &str, pods: &[String], busy: usize) {
+pub fn at_work(cluster: &Cluster, namespace: &str, pods: &[String], busy: usize) {
     cluster.exporter.set(namespace, pods.iter().enumerate().map(|(i, pod)| (pod.clone(), if i < busy { 50.0 } else { 0.0 })));
 }
 

@@ -4,6 +4,7 @@
 //! shipped manifests are applied and two replicas run. At the end things are taken away.
 
 mod certificates;
+mod clean_up;
 mod connections;
 mod costs;
 mod floor;
@@ -61,7 +62,8 @@ const INSTALLED: [&[(&str, Test)]; 9] = [
 ];
 
 /// The themes that take something away, in this order.
-const TAKEN_AWAY: [&[(&str, Test)]; 4] = [certificates::TESTS, outage::OF_PROMETHEUS, leadership::TESTS, outage::OF_REPLICAS];
+const TAKEN_AWAY: [&[(&str, Test)]; 5] =
+    [certificates::TESTS, outage::OF_PROMETHEUS, leadership::TESTS, clean_up::TESTS, outage::OF_REPLICAS];
 
 pub type Test = fn(&'static Cluster) -> anyhow::Result<()>;
 

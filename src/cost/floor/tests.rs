@@ -1,3 +1,5 @@
+//! Cases of floors, and the proof that one cannot feed itself.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -4,6 +4,7 @@
 //! Releases name their values in different ways, so a value is known by the end of its path, whatever its case and punctuation.
 //! What is not known is reported, line by line, and never guessed at.
 
+mod floor;
 mod scoring;
 mod server;
 mod targets;
@@ -63,6 +64,7 @@ pub fn import(text: &str) -> anyhow::Result<Imported> {
     import.of_the_chart();
     let targets = import.targets();
     anyhow::ensure!(!targets.is_empty(), "found no selector of pods, wanted podSelectors, such as [\"app=trino,component=worker\"]");
+    import.floor(targets.len());
     import.backend();
     import.metric_names();
     import.weights_and_caps();
@@ -105,11 +107,6 @@ impl Import<'_> {
     }
 
     fn left_over(&mut self) {
-        let is_hpa = |leaf: &Leaf| ["hpa", "hpamanagement", "managehpa"].iter().any(|key| leaf.is_below(key));
-        for leaf in self.values.take_where(is_hpa) {
-            let why = "no floor of minReplicas yet: a scale-down removes idle pods first, however many the HPA asks for";
-            self.note(leaf, Fate::NoCounterpart, why);
-        }
         for leaf in self.values.take_where(|_| true) {
             self.note(leaf, Fate::NoCounterpart, "not known; if it changes costs, see docs/deletion-costs.md for what may take its place");
         }

@@ -1,0 +1,96 @@
+//! `pecking-order clean-up`: takes away what we have written in a cluster, whether a replica of ours runs or not. Before the policies
+//! go it does no good: the replicas that follow them would write it again.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::core::PartialObjectMeta;
+use kube::{Api, Client, Config};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::cluster::autoscalers::{self, Autoscalers};
+use crate::cluster::listing::each;
+use crate::cluster::writer::{ApiWriter, OwnCost, PodWriter, Written};
+use crate::server::install_crypto_provider;
+
+/// Writes under way at once.
+const PARALLEL: usize = 8;
+
+/// How long one write may take, with its repetitions.
+const WRITE_LIMIT: Duration = Duration::from_secs(30);
+
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only say what would be taken away
+    #[arg(long)]
+    dry_run: bool,
+    /// At most so many writes a second
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    per_second: u32,
+}
+
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
+    install_crypto_provider();
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(clean_up(args))
+}
+
+async fn clean_up(args: Args) -> anyhow::Result<ExitCode> {
+    let mut config = Config::infer().await.context("no API server: found neither a kubeconfig nor a service account; wanted one")?;
+    config.default_retry = false;
+    let client = Client::try_from(config)?;
+    // First what keeps a workload larger than its owner wants it.
+    let floors = let_go(&Autoscalers::new(client.clone()), args.dry_run).await?;
+    let costs = take_away_costs(&client, &args).await?;
+    Ok(if floors && costs { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Puts back the minimum of every autoscaler on which a floor is held. Whether all of it could be done.
+async fn let_go(autoscalers: &Autoscalers, dry_run: bool) -> anyhow::Result<bool> {
+    let held = autoscalers.held().await.context("cannot list horizontalpodautoscalers and scaledobjects")?;
+    let mut all = true;
+    for (handle, note) in &held {
+        let (namespace, name) = (handle.namespace(), handle.target().name);
+        if dry_run {
+            super::print(&format!("{namespace}/{name}: a floor of {} would be let go", note.written))?;
+            continue;
+        }
+        match autoscalers.release(handle, note).await {
+            autoscalers::Written::Yes => super::print(&format!("{namespace}/{name}: a floor of {} was let go", note.written))?,
+            other => {
+                all = false;
+                super::print(&format!("{namespace}/{name}: the floor of {} cannot be let go ({other:?}); try again", note.written))?;
+            }
+        }
+    }
+    super::print(&format!("{} floors", held.len()))?;
+    Ok(all)
+}
+
+/// Takes away every cost that is still what we wrote. Whether all of it could be done.
+async fn take_away_costs(client: &Client, args: &Args) -> anyhow::Result<bool> {
+    let pods: Api<PartialObjectMeta<Pod>> = Api::all(client.clone());
+    let mut costs = Vec::new();
+    each(&pods, ListParams::default(), |pod| costs.extend(OwnCost::read(&pod.metadata))).await.context("cannot list pods")?;
+    if args.dry_run {
+        super::print(&format!("{} costs would be taken away", costs.len()))?;
+        return Ok(true);
+    }
+    let (writer, start) = (ApiWriter::new(client.clone()), Instant::now());
+    let erase = |(index, own): (u32, &OwnCost)| {
+        let (writer, own, turn) = (&writer, own.clone(), start + Duration::from_secs(1) / args.per_second * index);
+        async move {
+            sleep_until(turn).await;
+            timeout(WRITE_LIMIT, writer.erase(&own)).await
+        }
+    };
+    let outcomes: Vec<_> = futures::stream::iter((0..).zip(&costs)).map(erase).buffer_unordered(PARALLEL).collect().await;
+    let count = |wanted: fn(&Written) -> bool| outcomes.iter().flatten().filter(|written| wanted(written)).count();
+    let (taken, gone) = (count(|written| matches!(written, Written::Yes { .. })), count(|written| *written == Written::Gone));
+    let failed = costs.len() - taken - gone;
+    super::print(&format!("{taken} costs were taken away; {gone} pods have gone meanwhile; {failed} could not be written"))?;
+    Ok(failed == 0)
+}
