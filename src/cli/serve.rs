@@ -29,7 +29,7 @@ use crate::cluster::status::Reporter;
 use crate::cluster::truth::Observer;
 use crate::cluster::world::List;
 use crate::cluster::writer::{ApiWriter, PodWriter};
-use crate::cluster::{World, jitter, policies};
+use crate::cluster::{World, doors, jitter, policies};
 use crate::server::certificates::{self, Keeper};
 use crate::server::config::{Certificates, Config};
 use crate::server::connections::Bounded;
@@ -101,6 +101,8 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
                 let leases = elector.leases();
                 essential.spawn(telling);
                 essential.spawn(elector.run());
+                let installed = doors::watch(writing.clone(), config.webhook_configuration(), leadership.clone(), reporter.clone());
+                essential.spawn(installed);
                 essential.spawn(policies::watch_policies(watching.clone(), world.clone(), backends.clone(), reporter.clone()));
                 essential.spawn(policies::watch_pools(watching.clone(), world.clone(), backends.clone(), reporter.clone()));
                 leading = Some(Leading { leases, leadership, reporter, autoscalers: Autoscalers::new(writing.clone()) });
@@ -157,7 +159,7 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
     let certificates = certificates::resolve(&certificates, directory);
     let keeper = Keeper::start(&certificates, client.as_ref(), &args.namespace, health.clone(), metrics.clone()).await?;
     let observer = Observer::new(world.clone(), metrics.clone(), reporter);
-    let scale_downs = ScaleDowns::new(world.clone(), writer, budget, observer, metrics.clone());
+    let scale_downs = ScaleDowns::new(world.clone(), writer, budget, observer, metrics.clone(), config.scale_downs.settle_milliseconds);
     let webhook = Webhook::new(world.clone(), backends, scale_downs, metrics.clone(), health.clone()).router();
 
     let handle = Handle::new();

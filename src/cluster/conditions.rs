@@ -4,6 +4,7 @@ pub mod floor;
 
 use crate::api::CostPolicy;
 use crate::api::deletion_cost_policy::ForeignValues;
+use crate::cluster::doors::Doors;
 use crate::cost::census::Group;
 use crate::signals::report::{Outcome, Poll};
 
@@ -197,6 +198,19 @@ fn targets_honour_cost(poll: &Poll) -> Said {
         kinds.join(", ")
     );
     Said::trouble("TargetsHonourCost", Status::False, reason, message)
+}
+
+/// DC-19, DC-20: whether the installed webhook sees the scale-downs of a policy's namespace.
+pub fn scale_downs_reviewed(doors: &Doors, namespace: &str) -> Said {
+    let trouble = |reason, message| Said::trouble("ScaleDownsReviewed", Status::False, reason, message);
+    if !doors.problems.is_empty() {
+        return trouble("DoorClosed", format!("busy pods may go: {}", doors.problems.join("; ")));
+    }
+    if doors.excluded.iter().any(|excluded| excluded == namespace) {
+        let message = format!("the installed hook excludes namespace {namespace} by name: no scale-down of this policy's pods is reviewed");
+        return trouble("NamespaceExcluded", message);
+    }
+    Said::new("ScaleDownsReviewed", Status::True, "AllDoors", "the installed webhook is called for every scale-down")
 }
 
 /// DC-49: the right victim still loses its work if it has no time to finish it.

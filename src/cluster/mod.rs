@@ -4,6 +4,7 @@ pub mod autoscalers;
 pub mod budget;
 pub mod certificate_authority;
 pub mod conditions;
+pub mod doors;
 pub mod floor;
 pub mod fresh;
 pub mod governance;

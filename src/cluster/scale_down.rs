@@ -9,6 +9,7 @@ use futures::StreamExt;
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
 use k8s_openapi::jiff::Timestamp;
+use serde::Deserialize;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::info;
@@ -31,10 +32,42 @@ const PARALLEL_WRITES: usize = 64;
 /// Writes under way at once of one scale-down.
 const OWN_WRITES: usize = 32;
 
-/// How long the controller's caches are given after our own watch has seen the last write. The door of a ReplicaSet or a
-/// ReplicationController is the later one: nothing else happens between its answer and the choice of victims.
-const SETTLE_AT_PARENT: Duration = Duration::from_millis(100);
-const SETTLE_AT_OWNER: Duration = Duration::from_millis(250);
+/// `scaleDowns.settleMilliseconds` of the server configuration: how long the controller's caches are given after our own watch has seen the
+/// last write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Settle {
+    /// At Deployments and Rollouts.
+    deployments: u32,
+    /// At ReplicaSets and ReplicationControllers. This door is the later one: nothing else happens between its answer and the choice of
+    /// victims.
+    replica_sets: u32,
+}
+
+impl Default for Settle {
+    fn default() -> Self {
+        Self { deployments: 100, replica_sets: 250 }
+    }
+}
+
+impl Settle {
+    /// Longer than this a scale-down should not wait for a cache: it would come near the deadline.
+    const LONGEST: u32 = 5000;
+
+    /// What is wrong with the numbers, if anything.
+    pub fn problem(&self) -> Option<String> {
+        let fields = [("deployments", self.deployments), ("replicaSets", self.replica_sets)];
+        let (field, value) = fields.into_iter().find(|(_, value)| *value > Self::LONGEST)?;
+        Some(format!("scaleDowns.settleMilliseconds.{field}: found {value}, wanted 0 to {}", Self::LONGEST))
+    }
+
+    fn at(self, workload: &Workload) -> Duration {
+        Duration::from_millis(match workload {
+            Workload::Parent(_) => self.deployments.into(),
+            Workload::Owner { .. } => self.replica_sets.into(),
+        })
+    }
+}
 
 /// The share of the time to the deadline that a fresh poll may take; writes and the settle time come after it.
 const FRESH_SHARE: f64 = 0.5;
@@ -58,12 +91,20 @@ pub struct ScaleDowns {
     budget: Arc<Budget>,
     observer: Arc<Observer>,
     metrics: Arc<Metrics>,
+    settle: Settle,
     writes: Semaphore,
 }
 
 impl ScaleDowns {
-    pub fn new(world: Arc<World>, writer: Arc<dyn PodWriter>, budget: Arc<Budget>, observer: Arc<Observer>, metrics: Arc<Metrics>) -> Self {
-        Self { world, writer, budget, observer, metrics, writes: Semaphore::new(PARALLEL_WRITES) }
+    pub fn new(
+        world: Arc<World>,
+        writer: Arc<dyn PodWriter>,
+        budget: Arc<Budget>,
+        observer: Arc<Observer>,
+        metrics: Arc<Metrics>,
+        settle: Settle,
+    ) -> Self {
+        Self { world, writer, budget, observer, metrics, settle, writes: Semaphore::new(PARALLEL_WRITES) }
     }
 
     /// Always allows, at the latest at `deadline`.
@@ -143,10 +184,7 @@ impl ScaleDowns {
 
     /// Writes in parallel, waits until our own watch shows it, then for the settle time.
     async fn carry_out(&self, plan: &Plan, workload: &Workload, deadline: Instant) -> Carried {
-        let settle = match workload {
-            Workload::Parent(_) => SETTLE_AT_PARENT,
-            Workload::Owner { .. } => SETTLE_AT_OWNER,
-        };
+        let settle = self.settle.at(workload);
         let (seen, refused) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let writes = async {
             // One scale-down whose writes hang must not hold those of all others up.

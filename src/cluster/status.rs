@@ -7,6 +7,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -21,6 +22,7 @@ use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
 use super::conditions::{self, NONE_HONOURED, Said};
+use super::doors::Doors;
 use super::leadership::Leadership;
 use crate::api::policies::PolicyKey;
 use crate::api::{CostPolicy, DeletionCostPolicy};
@@ -61,6 +63,8 @@ enum Word {
 #[derive(Clone)]
 pub struct Reporter {
     entries: Arc<Mutex<HashMap<Id, Entry>>>,
+    /// What is known of the installed webhook configuration.
+    doors: Arc<ArcSwapOption<Doors>>,
     words: mpsc::Sender<Word>,
 }
 
@@ -68,7 +72,7 @@ impl Reporter {
     /// The reporter, and the task that writes; the client must not retry by itself.
     pub fn new(client: Client, leadership: Leadership) -> (Self, impl Future<Output = ()> + Send) {
         let (words, waiting) = mpsc::channel(WAITING);
-        let reporter = Self { entries: Arc::default(), words };
+        let reporter = Self { entries: Arc::default(), doors: Arc::default(), words };
         (reporter.clone(), run(client, leadership, reporter.entries, waiting))
     }
 
@@ -76,12 +80,9 @@ impl Reporter {
     pub fn document(&self, resource: &ApiResource, object: DynamicObject, ready: Said, some_version_in_force: bool) {
         let id = (resource.kind.clone(), PolicyKey { namespace: object.namespace().unwrap_or_default(), name: object.name_any() });
         let mut entries = self.entries();
-        match entries.get_mut(&id) {
-            Some(entry) => entry.document(object, ready, some_version_in_force),
-            None => {
-                entries.insert(id, Entry::new(resource.clone(), object, ready));
-            }
-        }
+        let entry = entries.entry(id).or_insert_with(|| Entry::new(resource.clone(), object.clone(), ready.clone()));
+        entry.document(object, ready, some_version_in_force);
+        self.look_at_doors(&resource.kind, entry);
     }
 
     fn poll(&self, policy: &CostPolicy, said: Vec<Said>, poll: &Poll) {
@@ -98,6 +99,19 @@ impl Reporter {
         if let Some(entry) = self.entries().get_mut(&id) {
             entry.floor = Some((said, generation));
         }
+    }
+
+    /// Whether scale-downs come to us, for every policy.
+    pub fn doors(&self, doors: Doors) {
+        self.doors.store(Some(Arc::new(doors)));
+        self.entries().iter_mut().for_each(|((kind, _), entry)| self.look_at_doors(kind, entry));
+    }
+
+    fn look_at_doors(&self, kind: &str, entry: &mut Entry) {
+        let doors = self.doors.load();
+        let namespace = entry.object.namespace().filter(|_| kind == DeletionCostPolicy::kind(&()));
+        let said = doors.as_ref().zip(namespace).map(|(doors, namespace)| conditions::scale_downs_reviewed(doors, &namespace));
+        entry.doors = said.zip(entry.object.metadata.generation);
     }
 
     /// What the last scale-down of a policy's pods came to.
@@ -184,6 +198,8 @@ struct Entry {
     polled: Option<Polled>,
     /// How things stand with the floor, and for which generation of the policy that was found.
     floor: Option<(Said, i64)>,
+    /// Whether scale-downs come to us.
+    doors: Option<(Said, i64)>,
     in_force: bool,
     /// The counts that were written last, and when.
     written: Option<(Value, Instant)>,
@@ -194,7 +210,7 @@ impl Entry {
     fn new(resource: ApiResource, object: DynamicObject, ready: Said) -> Self {
         let in_force = !ready.is_trouble;
         let conditions = conditions_of(&object);
-        Self { resource, object, conditions, ready, polled: None, floor: None, in_force, written: None, under_way: false }
+        Self { resource, object, conditions, ready, polled: None, floor: None, doors: None, in_force, written: None, under_way: false }
     }
 
     fn document(&mut self, object: DynamicObject, ready: Said, some_version_in_force: bool) {
@@ -223,8 +239,12 @@ impl Entry {
             None => Cow::Borrowed(&self.ready),
         };
         let of_poll = polled.into_iter().flat_map(|polled| polled.said.iter().map(|said| (Cow::Borrowed(said), Some(polled.generation))));
-        let floor = self.floor.iter().map(|(said, generation)| (Cow::Borrowed(said), Some(*generation)));
-        std::iter::once((ready, self.object.metadata.generation)).chain(of_poll).chain(floor).collect()
+        let others = [&self.doors, &self.floor]
+            .into_iter()
+            .flatten()
+            .filter(|_| self.in_force)
+            .map(|(said, generation)| (Cow::Borrowed(said), Some(*generation)));
+        std::iter::once((ready, self.object.metadata.generation)).chain(of_poll).chain(others).collect()
     }
 
     fn find(&self, type_: &str) -> Option<&Condition> {

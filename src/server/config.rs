@@ -13,6 +13,7 @@ use serde::Deserialize;
 use crate::api::documents;
 use crate::cluster::budget::Limits;
 use crate::cluster::governance::Backends;
+use crate::cluster::scale_down::Settle;
 use crate::signals::BackendConfig;
 
 /// One YAML file. Paths in it are relative to the directory that holds it.
@@ -35,6 +36,9 @@ pub struct Config {
     /// How many costs may be written.
     #[serde(default)]
     pub writes: Limits,
+    /// How scale-downs are held.
+    #[serde(default)]
+    pub scale_downs: ScaleDowns,
     /// How long after SIGTERM reviews are still accepted: the API server needs a moment to stop sending them.
     #[serde(default = "default_drain_seconds")]
     pub drain_seconds: u64,
@@ -80,6 +84,12 @@ impl Default for Certificates {
     }
 }
 
+#[derive(Debug, Default, Clone, Copy, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ScaleDowns {
+    pub settle_milliseconds: Settle,
+}
+
 #[derive(Debug, Default, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Log {
@@ -108,7 +118,7 @@ impl Config {
         })?;
         let drain = config.drain_seconds;
         anyhow::ensure!(drain <= 300, "{}: drainSeconds: found {drain}, wanted 0 to 300", file.display());
-        if let Some(problem) = config.writes.problem() {
+        if let Some(problem) = config.writes.problem().or(config.scale_downs.settle_milliseconds.problem()) {
             anyhow::bail!("{}: {problem}", file.display());
         }
         Ok(config)
@@ -117,6 +127,14 @@ impl Config {
     /// The configuration of a process that was given none.
     pub fn standalone() -> Self {
         documents::yaml("{}").expect("every field has a default")
+    }
+
+    /// The name of our webhook configurations.
+    pub fn webhook_configuration(&self) -> String {
+        match &self.certificates {
+            Certificates::SelfManaged(managed) => managed.webhook_configuration.clone(),
+            Certificates::Directory(_) | Certificates::Ephemeral { .. } => default_name(),
+        }
     }
 
     pub fn drain(&self) -> Duration {

@@ -327,7 +327,7 @@ mod tests {
         let metrics = Arc::new(Metrics::default());
         let budget = Arc::new(Budget::new(Limits::default()));
         let observer = Observer::new(world.clone(), metrics.clone(), None);
-        let scale_downs = ScaleDowns::new(world.clone(), writer, budget, observer, metrics.clone());
+        let scale_downs = ScaleDowns::new(world.clone(), writer, budget, observer, metrics.clone(), Default::default());
         Webhook::new(world, Arc::default(), scale_downs, metrics, Arc::default())
     }
 

@@ -7,6 +7,7 @@ mod certificates;
 mod clean_up;
 mod connections;
 mod costs;
+mod doors;
 mod floor;
 mod headroom;
 mod leadership;
@@ -62,8 +63,8 @@ const INSTALLED: [&[(&str, Test)]; 9] = [
 ];
 
 /// The themes that take something away, in this order.
-const TAKEN_AWAY: [&[(&str, Test)]; 5] =
-    [certificates::TESTS, outage::OF_PROMETHEUS, leadership::TESTS, clean_up::TESTS, outage::OF_REPLICAS];
+const TAKEN_AWAY: [&[(&str, Test)]; 6] =
+    [doors::TESTS, certificates::TESTS, outage::OF_PROMETHEUS, leadership::TESTS, clean_up::TESTS, outage::OF_REPLICAS];
 
 pub type Test = fn(&'static Cluster) -> anyhow::Result<()>;
 
