@@ -26,6 +26,7 @@ use super::floor::Floors;
 use super::nodes;
 use super::own_account::OwnAccount;
 use super::pods::ReplicaSet;
+use super::resync;
 use super::status::{PollReporter, Reporter};
 use super::world::List;
 use crate::admission::scale_downs::{Parent, ParentKind};
@@ -174,6 +175,7 @@ impl Governance {
         let mut tasks = Vec::new();
         if let Some(client) = &self.client {
             tasks.push(Task::spawn(watch_pods(client.clone(), policy.clone(), world.clone(), listed, lists.clone())));
+            tasks.push(Task::spawn(resync::run(client.clone(), policy.clone(), world.clone(), lists.clone(), metrics.clone())));
         }
         match self.backends.get(&policy.spec.backend) {
             Some(backend) => {
@@ -200,6 +202,7 @@ impl Governance {
         self.world.pods.forget_policy(key);
         self.world.costs.forget_policy(key);
         self.world.fresh.forget_policy(key);
+        self.world.progress.forget_policy(key);
         self.metrics.forget_policy(key);
         info!(namespace = key.namespace, policy = key.name, "policy is gone");
     }
@@ -244,7 +247,7 @@ async fn watch_pods(client: Client, policy: Arc<CostPolicy>, world: Arc<World>, 
             Ok(Event::Init) => seen.clear(),
             Ok(Event::InitApply(pod)) => {
                 seen.extend(pod.uid());
-                read(&world, &policy, pod);
+                read_pod(&world, &policy, pod);
             }
             Ok(Event::InitDone) => {
                 for uid in world.pods.retain(&key, &seen) {
@@ -254,7 +257,7 @@ async fn watch_pods(client: Client, policy: Arc<CostPolicy>, world: Arc<World>, 
                 world.pods.set_listed(&key);
                 drop(turn.take());
             }
-            Ok(Event::Apply(pod)) => read(&world, &policy, pod),
+            Ok(Event::Apply(pod)) => read_pod(&world, &policy, pod),
             Ok(Event::Delete(pod)) => forget(&world, &key, pod),
             Err(e) => {
                 // Others must not wait for a list that may never succeed.
@@ -265,7 +268,7 @@ async fn watch_pods(client: Client, policy: Arc<CostPolicy>, world: Arc<World>, 
     }
 }
 
-fn read(world: &World, policy: &Arc<CostPolicy>, pod: Pod) {
+pub(super) fn read_pod(world: &World, policy: &Arc<CostPolicy>, pod: Pod) {
     match GovernedPod::read(&pod) {
         Some(now) => {
             // Where several policies select a pod, one governs it.

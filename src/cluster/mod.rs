@@ -14,6 +14,8 @@ pub mod nodes;
 pub mod own_account;
 pub mod pods;
 pub mod policies;
+pub mod progress;
+pub mod resync;
 pub mod scale_down;
 pub mod standalone;
 pub mod status;

@@ -85,6 +85,11 @@ impl PodStore {
         self.read().pods.get(policy)?.get(uid).cloned()
     }
 
+    /// The versions of a policy's pods, by UID.
+    pub fn versions(&self, policy: &PolicyKey) -> HashMap<Arc<str>, u64> {
+        self.read().pods.get(policy).into_iter().flatten().map(|(uid, pod)| (uid.clone(), pod.version)).collect()
+    }
+
     /// Notes a selected pod whose controller does not read the cost.
     pub fn apply_not_honoured(&self, policy: &PolicyKey, uid: &str, controller: &'static str) {
         self.write().not_honoured.entry(policy.clone()).or_default().insert(uid.into(), controller);

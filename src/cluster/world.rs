@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use super::fresh::FreshPolls;
 use super::pods::PodStore;
+use super::progress::Progress;
 use crate::admission::Snapshot;
 use crate::api::Policies;
 use crate::cost::CostCache;
@@ -24,6 +25,7 @@ pub struct World {
     pub costs: CostCache,
     pub pods: PodStore,
     pub fresh: FreshPolls,
+    pub progress: Progress,
     pub contested: Contested,
     policies_known: AtomicBool,
     pools_known: AtomicBool,
@@ -41,6 +43,7 @@ impl Default for World {
             costs: CostCache::default(),
             pods: PodStore::default(),
             fresh: FreshPolls::default(),
+            progress: Progress::default(),
             contested: Contested::default(),
             policies_known: AtomicBool::new(false),
             pools_known: AtomicBool::new(false),

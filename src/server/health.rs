@@ -70,11 +70,21 @@ struct Shared {
 }
 
 pub fn router(health: Arc<Health>, world: Arc<World>, metrics: Arc<Metrics>) -> Router {
-    Router::new()
-        .route("/livez", get(|| async { "ok\n" }))
-        .route("/readyz", get(readyz))
-        .route("/metrics", get(metrics_text))
-        .with_state(Shared { health, world, metrics })
+    Router::new().route("/livez", get(livez)).route("/readyz", get(readyz)).route("/metrics", get(metrics_text)).with_state(Shared {
+        health,
+        world,
+        metrics,
+    })
+}
+
+/// Only what a restart would mend.
+async fn livez(State(shared): State<Shared>) -> impl IntoResponse {
+    match shared.world.progress.stopped() {
+        None => (StatusCode::OK, "ok\n".to_owned()),
+        Some(policy) => {
+            (StatusCode::SERVICE_UNAVAILABLE, format!("the poller of policy {}/{} has stopped\n", policy.namespace, policy.name))
+        }
+    }
 }
 
 async fn readyz(State(shared): State<Shared>) -> impl IntoResponse {

@@ -59,6 +59,7 @@ pub struct Metrics {
     pod_writes: Family<One, Counter>,
     own_writes: Family<One, Counter>,
     floor_writes: Family<One, Counter>,
+    resynced: Counter,
     fresh_polls: Family<One, Counter>,
     observed: Family<Pair<4>, Counter>,
     victims: Family<Pair<2>, Counter>,
@@ -85,6 +86,7 @@ impl Default for Metrics {
             pod_writes: Family::default(),
             own_writes: Family::default(),
             floor_writes: Family::default(),
+            resynced: Counter::default(),
             fresh_polls: Family::default(),
             observed: Family::default(),
             victims: Family::default(),
@@ -111,6 +113,7 @@ impl Default for Metrics {
         registry.register("pod_writes", "Costs written to pods of our own accord, by result", metrics.pod_writes.clone());
         registry.register("own_account_writes", "Costs refreshed, or taken away with their policy, by result", metrics.own_writes.clone());
         registry.register("floor_writes", "Minimums of autoscalers written, by result", metrics.floor_writes.clone());
+        registry.register("resynced_pods", "Pods of which a watch had lost an event", metrics.resynced.clone());
         registry.register("fresh_polls", "Polls out of turn that scale-downs asked for, by result", metrics.fresh_polls.clone());
         registry.register("scale_downs_observed", "Scale-downs by what they came to, by door and verdict", metrics.observed.clone());
         registry.register("victims", "Pods removed in scale-downs, by door and outcome", metrics.victims.clone());
@@ -174,6 +177,10 @@ impl Metrics {
 
     pub fn floor_writes(&self, result: &'static str) {
         self.floor_writes.get_or_create(&[("result", result)]).inc();
+    }
+
+    pub fn resynced(&self, pods: usize) {
+        self.resynced.inc_by(pods as u64);
     }
 
     pub fn fresh_polls(&self, result: &'static str) {

@@ -72,10 +72,12 @@ impl Poller {
         // The first poll comes within a second, since nothing is known before it. The others are spread over the period: a
         // thousand policies that were read together must not poll together for ever.
         let share = jitter();
+        self.world.progress.show(self.policy.key(), period);
         sleep(period.min(FIRST_POLL).mul_f64(share)).await;
         let poll = self.poll().await;
         reporter.report(&self.policy, poll);
         polled.send_replace(true);
+        self.world.progress.show(self.policy.key(), period);
         let mut ticks = tokio::time::interval_at(Instant::now() + period.mul_f64(share), period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut began, least) = (Instant::now(), self.backend.least_period().max(BETWEEN_POLLS));
@@ -97,6 +99,7 @@ impl Poller {
             }
             began = Instant::now();
             let poll = self.poll().await;
+            self.world.progress.show(self.policy.key(), period);
             reporter.report(&self.policy, poll);
             fresh::answer(waiting);
         }
