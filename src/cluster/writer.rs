@@ -135,3 +135,70 @@ impl ApiWriter {
 fn is_another_pod(status: &kube::core::Status) -> bool {
     status.is_conflict() && status.message.to_lowercase().contains("uid")
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+    use wiremock::matchers::{method, path};
+    use wiremock::{Mock, MockServer, ResponseTemplate};
+
+    use super::*;
+    use crate::api::policies::PolicyKey;
+
+    fn status(code: u16, reason: &str, message: &str) -> ResponseTemplate {
+        let body = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code, "reason": reason, "message": message});
+        ResponseTemplate::new(code).set_body_json(body)
+    }
+
+    fn patched() -> ResponseTemplate {
+        let metadata = json!({"name": "a", "namespace": "shop", "resourceVersion": "9"});
+        ResponseTemplate::new(200).set_body_json(json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata}))
+    }
+
+    /// Writes to a server that answers with these, one after the other. Returns what became of it, and the bodies that were sent.
+    async fn write(answers: Vec<ResponseTemplate>) -> (Written, Vec<Value>) {
+        crate::server::install_crypto_provider();
+        let server = MockServer::start().await;
+        for answer in answers {
+            // The earlier ones first, each once.
+            Mock::given(method("PATCH"))
+                .and(path("/api/v1/namespaces/shop/pods/a"))
+                .respond_with(answer)
+                .up_to_n_times(1)
+                .mount(&server)
+                .await;
+        }
+        let mut config = kube::Config::new(server.uri().parse().unwrap());
+        config.default_retry = false;
+        let writer = ApiWriter::new(Client::try_from(config).unwrap());
+        let policy = PolicyKey { namespace: "shop".into(), name: "web".into() };
+        let write = PodWrite { namespace: "shop".into(), name: "a".into(), uid: "u".into(), cost: 70, policy };
+        let written = writer.write(&write).await;
+        let bodies = server.received_requests().await.unwrap().iter().map(|request| request.body_json().unwrap()).collect();
+        (written, bodies)
+    }
+
+    /// DC-33: one key, no resourceVersion, so nobody else's write is in the way; and what passes by itself is tried again.
+    #[tokio::test]
+    async fn dc_33_a_write_neither_conflicts_nor_gives_up() {
+        let (written, bodies) = write(vec![patched()]).await;
+        assert_eq!(written, Written::Yes { version: 9 });
+        assert_eq!(bodies, [json!({"metadata": {"uid": "u", "annotations": {COST: "70", MARK: "70"}}})]);
+        let busy = vec![
+            status(429, "TooManyRequests", "later"),
+            status(503, "ServiceUnavailable", "later"),
+            status(409, "Conflict", "modified"),
+            patched(),
+        ];
+        let (written, bodies) = write(busy).await;
+        assert_eq!((written, bodies.len()), (Written::Yes { version: 9 }, 4));
+    }
+
+    #[tokio::test]
+    async fn dc_33_a_pod_that_is_gone_is_no_error() {
+        assert_eq!(write(vec![status(404, "NotFound", "pods \"a\" not found")]).await.0, Written::Gone);
+        let other = "Precondition failed: UID in precondition: u, UID in object meta: v";
+        assert_eq!(write(vec![status(409, "Conflict", other)]).await.0, Written::Gone);
+        assert_eq!(write(vec![status(403, "Forbidden", "no")]).await.0, Written::Refused);
+    }
+}

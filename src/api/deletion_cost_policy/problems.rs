@@ -51,7 +51,13 @@ impl DeletionCostPolicySpec {
             p.push("spec.podKey", "an empty label name", "the label of a result row that names its pod");
         }
         self.signal_problems(&mut p);
-        p.range("spec.maxCost", self.max_cost, 2, MAX_COST);
+        if self.max_cost > MAX_COST {
+            let why =
+                "Karpenter adds cost / 2^27 to a pod's rank of 1, which ends at 10: larger costs make it avoid, or prefer, whole nodes";
+            p.push("spec.maxCost", self.max_cost, format!("2 to {MAX_COST}: {why}"));
+        } else {
+            p.range("spec.maxCost", self.max_cost, 2, MAX_COST);
+        }
         if self.max_cost >= 2 && !(1..=self.max_cost / 2).contains(&self.resolution) {
             let most = self.max_cost / 2;
             p.push(
@@ -146,5 +152,33 @@ impl DeletionCostPolicySpec {
             Ok(_) => {}
             Err(problems) => p.0.extend(problems),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Karpenter's rank of a pod, as far as the cost goes (`pkg/utils/disruption`, EvictionCost).
+    fn rank(cost: i32) -> f64 {
+        (1.0 + f64::from(cost) / 2_f64.powi(27)).clamp(-10.0, 10.0)
+    }
+
+    /// DC-32: our costs do not show in Karpenter's ranks; what would is refused, with the reason.
+    #[test]
+    fn dc_32_costs_stay_out_of_karpenters_ranks() {
+        for cost in [0, 500, 1000] {
+            assert!(rank(cost) - 1.0 <= 0.00001, "{cost}");
+        }
+        assert!(rank(MAX_COST) - 1.0 < 0.01);
+        assert_eq!(rank(i32::MAX), 10.0, "a cost of somebody else's that fills the rank");
+        let spec = |max_cost: i32| {
+            let spec = serde_json::json!({"selector": {"matchLabels": {"app": "web"}}, "maxCost": max_cost,
+                "signals": [{"name": "w", "query": "w", "weight": 1, "cap": 1}]});
+            serde_json::from_value::<DeletionCostPolicySpec>(spec).unwrap().problems()
+        };
+        assert_eq!(spec(MAX_COST), []);
+        let problem = &spec(MAX_COST + 1)[0];
+        assert!(problem.path == "spec.maxCost" && problem.wanted.contains("which ends at 10"), "{problem}");
     }
 }
