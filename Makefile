@@ -20,7 +20,7 @@ demo-cluster: ## Show the same job on a real control plane (builds it the first 
 	cargo build --quiet --bin pecking-order --example demo_cluster
 	./target/debug/examples/demo_cluster
 
-prove: ## Scale down 216 times through four doors on a real control plane, and count the right victims
+prove: ## Scale down hundreds of times on a real control plane, also under load, and count the right victims (25 minutes)
 	cargo build --quiet --bin pecking-order --example prove
 	./target/debug/examples/prove
 
@@ -31,7 +31,7 @@ lint: ## Check format and clippy; warnings are errors
 	cargo clippy --quiet --workspace --all-targets -- --deny warnings
 
 unit: ## Run unit, golden, property, wire, image and drift tests
-	cargo test --quiet --workspace --lib --test architecture --test documentation --test image --test import --test check --test backends --test prometheus --test patches --test wire
+	cargo test --quiet --workspace --lib --test architecture --test documentation --test image --test import --test check --test backends --test prometheus --test patches --test races --test wire
 
 cluster: ## Run the tests on a real control plane (builds it the first time)
 	cargo test --quiet --test cluster

@@ -18,6 +18,7 @@ pub struct Installation {
 
 struct Replica {
     name: String,
+    program: Program,
     process: Process,
     port: u16,
     health_port: u16,
@@ -63,6 +64,13 @@ impl Installation {
         Ok(())
     }
 
+    /// Starts a replica again that was killed, on the same ports, and waits until it is ready.
+    pub fn start_again(&mut self, name: &str) -> anyhow::Result<()> {
+        let replica = self.replicas.iter_mut().find(|replica| replica.name == name).with_context(|| format!("no replica {name}"))?;
+        replica.process = replica.program.start(&replica.name)?;
+        replica.wait_until_ready()
+    }
+
     /// A counter, summed over the replicas. `series` is the name with its labels, as the replicas print it.
     pub fn metric(&self, series: &str) -> anyhow::Result<f64> {
         let mut sum = 0.0;
@@ -79,6 +87,23 @@ impl Installation {
     }
 }
 
+/// What a replica is started from.
+struct Program {
+    binary: PathBuf,
+    config: PathBuf,
+    kubeconfig: PathBuf,
+    directory: PathBuf,
+}
+
+impl Program {
+    fn start(&self, name: &str) -> anyhow::Result<Process> {
+        let mut command = Command::new(&self.binary);
+        command.arg("serve").arg("--config").arg(&self.config);
+        command.env("KUBECONFIG", &self.kubeconfig).env("POD_NAMESPACE", "pecking-order").env("POD_NAME", name);
+        Process::start(name, &mut command, &self.directory)
+    }
+}
+
 impl Replica {
     fn start(plane: &ControlPlane, binary: &Path, index: usize, port: u16, health_port: u16, backends: &str) -> anyhow::Result<Self> {
         let name = format!("pecking-order-{index}");
@@ -88,16 +113,9 @@ impl Replica {
              certificates: {{selfManaged: {{names: ['127.0.0.1']}}}}\nbackends: {backends}\ndrainSeconds: 1\n"
         );
         std::fs::write(&config, text)?;
-        let mut command = Command::new(binary);
-        command
-            .arg("serve")
-            .arg("--config")
-            .arg(&config)
-            .env("KUBECONFIG", plane.kubeconfig("webhook"))
-            .env("POD_NAMESPACE", "pecking-order")
-            .env("POD_NAME", &name);
-        let process = Process::start(&name, &mut command, plane.directory())?;
-        Ok(Self { name, process, port, health_port })
+        let (kubeconfig, directory) = (plane.kubeconfig("webhook"), plane.directory().to_owned());
+        let program = Program { binary: binary.to_owned(), config, kubeconfig, directory };
+        Ok(Self { process: program.start(&name)?, name, program, port, health_port })
     }
 
     fn wait_until_ready(&mut self) -> anyhow::Result<()> {

@@ -6,6 +6,7 @@
 //! * [`prometheus`] measures what a test says its pods are doing.
 //! * [`standalone`] runs the binary under test without a cluster.
 //! * [`installation`] applies the shipped manifests and runs the binary under test beside the control plane.
+//! * [`workbench`] is all of that at once, with workloads and scale-downs: for proofs and measurements.
 
 pub mod installation;
 pub mod kubectl;
@@ -14,6 +15,7 @@ pub mod plane;
 pub mod process;
 pub mod prometheus;
 pub mod standalone;
+pub mod workbench;
 
 use std::time::{Duration, Instant};
 
@@ -22,6 +24,7 @@ pub use kubectl::Kubectl;
 pub use plane::ControlPlane;
 pub use prometheus::{Exporter, Prometheus};
 pub use standalone::Server;
+pub use workbench::{Door, Site, Workbench};
 
 /// Asks again every 50 ms until there is an answer; `what` is told where none came in time.
 pub fn wait_for<T>(what: &str, limit: Duration, mut ask: impl FnMut() -> Option<T>) -> anyhow::Result<T> {

@@ -14,9 +14,13 @@ use crate::parts::Parts;
 use crate::process::Process;
 use crate::wait_for;
 
-/// Who may log in, by token: an administrator, an ordinary user, and the ServiceAccount that the shipped manifests make.
-const USERS: [(&str, &str, &str); 3] = [
+/// The controller manager, the scheduler and kwok.
+const CONTROLLERS: &str = "controllers";
+
+/// Who may log in, by token: an administrator, the controllers, an ordinary user, and the ServiceAccount that the shipped manifests make.
+const USERS: [(&str, &str, &str); 4] = [
     ("admin", "admin", "system:masters"),
+    (CONTROLLERS, "controllers", "system:masters"),
     ("ordinary", "ordinary", "system:authenticated"),
     ("webhook", "system:serviceaccount:pecking-order:pecking-order", "system:serviceaccounts,system:serviceaccounts:pecking-order"),
 ];
@@ -29,15 +33,21 @@ pub struct ControlPlane {
     directory: tempfile::TempDir,
     /// In the order in which they are stopped.
     processes: Mutex<Vec<Process>>,
-    server: String,
+    /// The API servers; the controllers stand at the last one, everybody else at the first.
+    servers: Vec<String>,
 }
 
 impl ControlPlane {
     pub fn start() -> anyhow::Result<Self> {
+        Self::start_with(1)
+    }
+
+    /// Several API servers on one etcd: what one has written, another shows a little later.
+    pub fn start_with(api_servers: usize) -> anyhow::Result<Self> {
         let parts = Parts::ensure()?;
         let directory = tempfile::Builder::new().prefix("control-plane-").tempdir()?;
-        let mut plane = Self { parts, directory, processes: Mutex::default(), server: String::new() };
-        plane.start_all()?;
+        let mut plane = Self { parts, directory, processes: Mutex::default(), servers: vec![] };
+        plane.start_all(api_servers)?;
         Ok(plane)
     }
 
@@ -90,9 +100,10 @@ impl ControlPlane {
         Ok(())
     }
 
-    fn start_all(&mut self) -> anyhow::Result<()> {
-        let [etcd, peer, api] = free_ports()?;
-        self.server = format!("https://127.0.0.1:{api}");
+    fn start_all(&mut self, api_servers: usize) -> anyhow::Result<()> {
+        let [etcd, peer] = free_ports()?;
+        let ports: Vec<u16> = (0..api_servers.max(1)).map(|_| free_ports().map(|[port]| port)).collect::<Result<_, _>>()?;
+        self.servers = ports.iter().map(|port| format!("https://127.0.0.1:{port}")).collect();
         self.write_credentials()?;
         let path = |name: &str| self.path(name).display().to_string();
         let etcd_args = [
@@ -104,23 +115,25 @@ impl ControlPlane {
             format!("--initial-cluster=default=http://127.0.0.1:{peer}"),
             "--unsafe-no-fsync".into(),
         ];
-        let api_args = [
-            format!("--etcd-servers=http://127.0.0.1:{etcd}"),
-            format!("--secure-port={api}"),
-            "--bind-address=127.0.0.1".into(),
-            "--advertise-address=127.0.0.1".into(),
-            "--endpoint-reconciler-type=none".into(),
-            format!("--cert-dir={}", path("api")),
-            "--service-account-issuer=https://kubernetes.default.svc".into(),
-            format!("--service-account-signing-key-file={}", path("accounts.key")),
-            format!("--service-account-key-file={}", path("accounts.pub")),
-            "--service-cluster-ip-range=10.0.0.0/24".into(),
-            "--authorization-mode=RBAC".into(),
-            format!("--token-auth-file={}", path("tokens.csv")),
-            // No controller makes tokens for pods that kwok only pretends to run.
-            "--disable-admission-plugins=ServiceAccount".into(),
-        ];
-        let admin = self.kubeconfig("admin").display().to_string();
+        let api_args = |port: u16| {
+            [
+                format!("--etcd-servers=http://127.0.0.1:{etcd}"),
+                format!("--secure-port={port}"),
+                "--bind-address=127.0.0.1".into(),
+                "--advertise-address=127.0.0.1".into(),
+                "--endpoint-reconciler-type=none".into(),
+                format!("--cert-dir={}", path(&format!("api-{port}"))),
+                "--service-account-issuer=https://kubernetes.default.svc".into(),
+                format!("--service-account-signing-key-file={}", path("accounts.key")),
+                format!("--service-account-key-file={}", path("accounts.pub")),
+                "--service-cluster-ip-range=10.0.0.0/24".into(),
+                "--authorization-mode=RBAC".into(),
+                format!("--token-auth-file={}", path("tokens.csv")),
+                // No controller makes tokens for pods that kwok only pretends to run.
+                "--disable-admission-plugins=ServiceAccount".into(),
+            ]
+        };
+        let admin = self.kubeconfig(CONTROLLERS).display().to_string();
         let manager_args = [
             format!("--kubeconfig={admin}"),
             "--controllers=*,-node-ipam-controller".into(),
@@ -148,7 +161,10 @@ impl ControlPlane {
             format!("--config={}", stages.join("pod.yaml").display()),
         ];
         self.run("etcd", "server", &etcd_args)?;
-        self.run("kube-apiserver", "kube-apiserver", &api_args)?;
+        for (n, port) in ports.into_iter().enumerate() {
+            let name = if n == 0 { "kube-apiserver".to_owned() } else { format!("kube-apiserver-{}", n + 1) };
+            self.run(&name, "kube-apiserver", &api_args(port))?;
+        }
         self.wait_until_ready()?;
         self.run("kube-controller-manager", "kube-controller-manager", &manager_args)?;
         self.run("kube-scheduler", "kube-scheduler", &scheduler_args)?;
@@ -157,13 +173,13 @@ impl ControlPlane {
     }
 
     fn wait_until_ready(&self) -> anyhow::Result<()> {
-        let admin = self.admin()?;
+        let all = [self.admin()?, self.kubectl(CONTROLLERS)?];
         let mut processes = self.processes();
-        wait_for("the API server", START_LIMIT, || {
+        wait_for("the API servers", START_LIMIT, || {
             if let Some(e) = processes.iter_mut().find_map(|process| process.check().err()) {
                 return Some(Err(e));
             }
-            admin.run(&["get", "--raw", "/readyz"]).ok().map(|_| Ok(()))
+            all.iter().all(|server| server.run(&["get", "--raw", "/readyz"]).is_ok()).then_some(Ok(()))
         })?
     }
 
@@ -185,13 +201,15 @@ impl ControlPlane {
         std::fs::write(self.path("accounts.pub"), key.public_key_pem())?;
         let tokens: String = USERS.iter().map(|(token, user, groups)| format!("{token}-token,{user},{user},\"{groups}\"\n")).collect();
         std::fs::write(self.path("tokens.csv"), tokens)?;
+        let (first, last) = (self.servers.first(), self.servers.last());
+        let server = |user: &str| if user == CONTROLLERS { last } else { first }.map(String::as_str).unwrap_or_default();
         for (user, ..) in USERS {
             let config = format!(
                 "apiVersion: v1\nkind: Config\ncurrent-context: test\n\
                  clusters: [{{name: test, cluster: {{server: '{}', insecure-skip-tls-verify: true}}}}]\n\
                  users: [{{name: test, user: {{token: {user}-token}}}}]\n\
                  contexts: [{{name: test, context: {{cluster: test, user: test}}}}]\n",
-                self.server
+                server(user)
             );
             std::fs::write(self.kubeconfig(user), config)?;
         }
