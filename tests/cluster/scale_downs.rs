@@ -3,11 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
+use futures::StreamExt;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{ListParams, Patch, PatchParams, WatchEvent, WatchParams};
+use kube::{Api, ResourceExt};
 use serde_json::json;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
-use super::{COST, Cluster, MEASURED, Test, block_on, names, policy, workload};
+use super::{COST, Cluster, MARK, MEASURED, Test, block_on, is_ready, names, policy, workload};
 
 const PODS: usize = 20;
 const GO: usize = 8;
@@ -27,6 +32,8 @@ pub const TESTS: &[(&str, Test)] = &[
     ("scale_downs::dc_07_idle_pods_go_in_each_zone", dc_07_zones),
     ("scale_downs::a_dry_run_writes_nothing", a_dry_run_writes_nothing),
     ("scale_downs::a_rollout_finishes", a_rollout_finishes),
+    ("scale_downs::dc_18_a_rollout_takes_busy_pods_last", dc_18_busy_pods_go_last),
+    ("scale_downs::dc_33_a_label_that_somebody_adds_meanwhile_stays", dc_33_other_writers),
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -366,6 +373,82 @@ fn a_rollout_finishes(cluster: &'static Cluster) -> anyhow::Result<()> {
         let new = pods.iter().filter(|pod| pod.spec.as_ref().is_some_and(|spec| spec.containers[0].image.as_deref() == Some("web:2")));
         ensure!(new.count() == 5, "old pods are left");
         ensure!(pods.iter().all(|pod| pod.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(COST))), "a new pod has no cost");
+        Ok(())
+    })
+}
+
+/// DC-18: the old pods at work are the last of the old ones to go, also with a scale-down in the middle, and the rollout finishes.
+fn dc_18_busy_pods_go_last(cluster: &'static Cluster) -> anyhow::Result<()> {
+    let namespace = "rollout-busy";
+    let write = json!({"onScaleDown": true, "onPodUpdate": false});
+    cluster.deploy(namespace, json!({"newPodSeconds": 0, "write": write}), 12)?;
+    block_on(async {
+        let pods = names(&cluster.pods(namespace, 12).await?);
+        let busy: BTreeSet<String> = [1, 4, 6].map(|i| pods[i].clone()).into();
+        let work = |pod: &String| if busy.contains(pod) { 90 } else { 0 };
+        cluster.exporter.set(namespace, pods.iter().map(|pod| (pod.clone(), work(pod) as f64)));
+        sleep(MEASURED).await;
+        cluster.store_costs(namespace, pods.iter().map(|pod| (pod.clone(), 100 - work(pod)))).await?;
+        sleep(Duration::from_millis(300)).await;
+        let api: Api<Pod> = Api::namespaced(cluster.client().await?, namespace);
+        let since = api.list(&ListParams::default()).await?.metadata.resource_version.context("a version")?;
+        let mut next = workload("Deployment", namespace, 12);
+        next["spec"]["template"]["spec"]["containers"][0]["image"] = json!("web:2");
+        cluster.admin.apply(&next.to_string())?;
+        cluster.admin.run(&["scale", "deployment/web", "-n", namespace, "--replicas=8"])?;
+        cluster.admin.run(&["rollout", "status", "deployment/web", "-n", namespace, "--timeout=60s"])?;
+        let left = names(&cluster.pods(namespace, 8).await?);
+        ensure!(left.iter().all(|pod| !pods.contains(pod)), "old pods are left: {left:?}");
+        // Of the old ones, in the order in which they were told to go.
+        let mut order: Vec<String> = Vec::new();
+        let mut events = Box::pin(api.watch(&WatchParams::default(), &since).await?);
+        while order.len() < pods.len() {
+            let event = timeout(Duration::from_secs(5), events.next()).await.context("the pods' ends")?.context("the watch ended")??;
+            let (WatchEvent::Modified(pod) | WatchEvent::Deleted(pod)) = event else { continue };
+            let name = pod.metadata.name.clone().unwrap_or_default();
+            if pods.contains(&name) && !order.contains(&name) && (pod.metadata.deletion_timestamp.is_some() || !is_ready(&pod)) {
+                order.push(name);
+            }
+        }
+        let last: BTreeSet<String> = order[pods.len() - busy.len()..].iter().cloned().collect();
+        ensure!(last == busy, "the last to go were {last:?}, at work were {busy:?}");
+        Ok(())
+    })
+}
+
+/// DC-33: a label that comes in between our read and our write is nobody's loss.
+fn dc_33_other_writers(cluster: &'static Cluster) -> anyhow::Result<()> {
+    let namespace = "other-writers";
+    cluster.deploy(namespace, json!({"newPodSeconds": 0, "write": {"onScaleDown": true, "onPodUpdate": false}}), 10)?;
+    block_on(async {
+        let pods = names(&cluster.pods(namespace, 10).await?);
+        cluster.exporter.set(namespace, pods.iter().enumerate().map(|(i, pod)| (pod.clone(), (i * 10) as f64)));
+        sleep(MEASURED).await;
+        cluster.store_costs(namespace, pods.iter().enumerate().map(|(i, pod)| (pod.clone(), 100 - i as i64))).await?;
+        sleep(Duration::from_millis(300)).await;
+        let api: Api<Pod> = Api::namespaced(cluster.client().await?, namespace);
+        // Each pod is labelled again and again while it is written.
+        let label = async {
+            for round in 0..20 {
+                for pod in &pods[5..] {
+                    let patch = json!({"metadata": {"labels": {"round": round.to_string()}}});
+                    api.patch(pod, &PatchParams::default(), &Patch::Merge(&patch)).await?;
+                }
+            }
+            anyhow::Ok(())
+        };
+        let deployments: Api<Deployment> = Api::namespaced(cluster.client().await?, namespace);
+        let (params, fewer) = (PatchParams::default(), Patch::Merge(json!({"spec": {"replicas": 5}})));
+        let scale = deployments.patch_scale("web", &params, &fewer);
+        let (labelled, scaled) = tokio::join!(label, scale);
+        labelled?;
+        scaled?;
+        let left = cluster.pods(namespace, 5).await?;
+        for pod in &left {
+            ensure!(pods[5..].contains(&pod.name_any()), "the wrong pods are left: {:?}", names(&left));
+            ensure!(pod.labels().get("round").is_some_and(|round| round == "19"), "a label was lost: {:?}", pod.labels());
+            ensure!(pod.annotations().get(COST) == pod.annotations().get(MARK), "half of a cost: {:?}", pod.annotations());
+        }
         Ok(())
     })
 }
