@@ -1,72 +1,52 @@
-//! How long a scale-down takes on the real control plane, with all stored costs wrong and with all of them right.
+//! How long a scale-down is held on the real control plane, and how many costs a second are written for it, where none, a tenth and all of
+//! the stored costs are wrong.
 
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use comfy_table::Table;
 use comfy_table::presets::ASCII_MARKDOWN;
-use control_plane::{ControlPlane, Exporter, Installation, Prometheus, wait_for};
-use serde_json::{Value, json};
+use control_plane::{Door, Site};
+use serde_json::json;
 
-const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
-const MARK: &str = "pecking-order.dev/deletion-cost";
+const DOOR: Door = Door::DeploymentScale;
 
-fn main() -> anyhow::Result<()> {
-    let plane = ControlPlane::start()?;
-    let exporter = Exporter::start()?;
-    let prometheus = Prometheus::start(&plane.parts.program("prometheus")?, &plane.directory().join("prometheus"), &exporter, "")?;
-    let admin = plane.admin()?;
+/// The shares of stored costs that are wrong, of a hundred.
+const WRONG: [usize; 3] = [0, 10, 100];
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    pecking_order::server::install_crypto_provider();
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/install.yaml");
-    let backends = format!("{{default: {{prometheus: {{url: '{}'}}}}}}", prometheus.url);
-    let installation = Installation::start(&plane, Path::new(env!("CARGO_BIN_EXE_pecking-order")), &manifest, &backends)?;
-
+    let site = Site::start(1, Path::new(env!("CARGO_BIN_EXE_pecking-order")), &manifest)?;
+    let workbench = site.workbench().await?;
     let mut table = Table::new();
-    table.load_style(ASCII_MARKDOWN).set_header(["pods", "go", "stored costs", "writes", "kubectl scale took"]);
-    for pods in [20, 150] {
-        let namespace = format!("bench-{pods}");
-        admin.run(&["create", "namespace", &namespace])?;
-        for (stored, reversed) in [("right", false), ("all wrong", true)] {
-            let spec = json!({"selector": {"matchLabels": {"app": "web"}}, "pollSeconds": 1, "resolution": 1, "newPodSeconds": 0, "write": {"onPodUpdate": false},
-                "signals": [{"name": "work", "query": format!("sum by (pod) (work{{namespace=\"{namespace}\"}})"), "weight": 1, "cap": 1000}]});
-            let metadata = json!({"name": "web", "namespace": namespace});
-            admin.apply(
-                &json!({"apiVersion": "pecking-order.dev/v1alpha1", "kind": "DeletionCostPolicy", "metadata": metadata, "spec": spec})
-                    .to_string(),
-            )?;
-            let template = json!({"metadata": {"labels": {"app": "web"}}, "spec": {"terminationGracePeriodSeconds": 0, "containers": [{"name": "w", "image": "w"}]}});
-            let spec = json!({"replicas": pods, "selector": {"matchLabels": {"app": "web"}}, "template": template});
-            admin.apply(&json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}).to_string())?;
-            let running = || {
-                let found = admin.list(&["pods", "-n", &namespace]).ok()?;
-                let all = found.len() == pods
-                    && found.iter().all(|pod| pod["status"]["phase"] == "Running" && pod["metadata"]["deletionTimestamp"].is_null());
-                all.then(|| found.iter().filter_map(|pod| pod["metadata"]["name"].as_str().map(str::to_owned)).collect::<Vec<_>>())
-            };
-            let names = wait_for("the pods", Duration::from_secs(120), running)?;
-            exporter.set(&namespace, names.iter().enumerate().map(|(i, pod)| (pod.clone(), (i + 1) as f64)));
-            std::thread::sleep(Duration::from_secs(3));
-            let annotated: Vec<Value> = names.iter().enumerate().map(|(i, name)| {
-                let cost = if reversed { pods - i } else { i + 1 }.to_string();
-                json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace, "annotations": {COST: cost, MARK: cost}}})
-            }).collect();
-            let list = json!({"apiVersion": "v1", "kind": "List", "items": annotated}).to_string();
-            admin.run_with(&["apply", "--server-side", "--force-conflicts", "-f", "-"], &list)?;
-            std::thread::sleep(Duration::from_secs(1));
-
-            let go = pods * 2 / 5;
-            let written = || installation.metric(r#"pecking_order_pod_writes_total{result="written"}"#);
+    table.load_style(ASCII_MARKDOWN).set_header(["pods", "go", "stored costs wrong", "writes", "held for", "writes a second"]);
+    for pods in [20, 150, 1000] {
+        let (namespace, go) = (format!("bench-{pods}"), pods * 2 / 5);
+        workbench.set_up(DOOR.kind(), &namespace, json!({}), pods).await?;
+        for share in WRONG {
+            let names = workbench.names(&namespace, pods).await?;
+            let cost = |i: usize| (i + 1) * 5;
+            workbench.measure(&namespace, &names.iter().enumerate().map(|(i, pod)| (pod.clone(), cost(i))).collect()).await;
+            // So many at both ends are the wrong way round.
+            let ends = pods * share / 200;
+            let stored = |i: usize| if i < ends || i >= pods - ends { cost(pods - 1 - i) } else { cost(i) };
+            let stored: BTreeMap<_, _> = names.iter().enumerate().map(|(i, pod)| (pod.clone(), Some(stored(i)))).collect();
+            workbench.store(&namespace, stored).await?;
+            let written = || site.installation.metric(r#"pecking_order_pod_writes_total{result="written"}"#);
             let (before, start) = (written()?, Instant::now());
-            admin.run(&["scale", "deployment/web", "-n", &namespace, &format!("--replicas={}", pods - go)])?;
-            let took = start.elapsed();
-            table.add_row([
-                pods.to_string(),
-                go.to_string(),
-                stored.into(),
-                format!("{:.0}", written()? - before),
-                format!("{:.2} s", took.as_secs_f64()),
-            ]);
+            workbench.scale(DOOR, &namespace, pods - go).await?;
+            let (took, writes) = (start.elapsed().as_secs_f64(), written()? - before);
+            workbench.names(&namespace, pods - go).await?;
+            let rate = if writes > 0.0 { format!("{:.0}", writes / took) } else { String::new() };
+            let row = [pods.to_string(), go.to_string(), format!("{share} %"), format!("{writes:.0}"), format!("{took:.2} s"), rate];
+            table.add_row(row);
+            workbench.scale(DOOR, &namespace, pods).await?;
         }
+        workbench.scale(DOOR, &namespace, 0).await?;
     }
-    println!("\n{table}\n\nStarting kubectl itself is part of every figure.");
+    println!("\n{table}\n\nThe settle time of 0.1 s is part of it wherever something was written.");
     Ok(())
 }

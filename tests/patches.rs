@@ -22,7 +22,12 @@ fn snapshot(cost: i32, foreign_values: &str) -> Snapshot {
     let policy = Arc::new(CostPolicy::compile(&policy));
     let costs = CostCache::with_capacity(10);
     costs.insert("uid", Cost::unmeasured(cost, Basis::Work, policy.clone()));
-    Snapshot { policies: Arc::new(Policies::default().with_policy(policy)), classes: Arc::default(), costs, contested: Default::default() }
+    Snapshot {
+        policies: Arc::new(Policies::default().with_policy(policy)),
+        headroom: Default::default(),
+        costs,
+        contested: Default::default(),
+    }
 }
 
 type Review = fn(&Request<'_>, &Snapshot) -> Result<Mutation, Unreadable>;
@@ -86,7 +91,7 @@ proptest! {
     ) {
         let pool: HeadroomPool = serde_json::from_value(json!({"metadata": {"name": "general"}, "spec": {"rules": {"zeroGracePeriod": "Fix"}}})).unwrap();
         let policies = Arc::new(Policies::default().with_pool(Pool::compile(&pool)));
-        let snapshot = Snapshot { policies, classes: Arc::default(), costs: CostCache::with_capacity(1), contested: Default::default() };
+        let snapshot = Snapshot { policies, headroom: Default::default(), costs: CostCache::with_capacity(1), contested: Default::default() };
         let mut pod = json!({"metadata": {"labels": {"pecking-order.dev/headroom": "general"}}, "spec": {"terminationGracePeriodSeconds": grace, "x": extra}});
         if leave_out {
             pod["spec"].as_object_mut().unwrap().remove("terminationGracePeriodSeconds");

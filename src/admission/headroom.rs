@@ -14,11 +14,13 @@ pub fn review(request: &Request<'_>, snapshot: &Snapshot) -> Result<Validation, 
     let kind = Kind::find(&request.kind.group, &request.kind.kind).filter(|_| request.sub_resource.is_empty());
     let looked_at = matches!(request.operation, Operation::Create | Operation::Update);
     let (Some(kind), Some(object)) = (kind, request.object.filter(|_| looked_at)) else { return Ok(Validation::default()) };
-    let object = Object::read(kind, object.get()).map_err(|source| Unreadable { field: "request.object", source })?;
+    let mut object = Object::read(kind, object.get()).map_err(|source| Unreadable { field: "request.object", source })?;
+    // A manifest may leave it to the request.
+    object.namespace.clone_from(&request.namespace);
     let old = request.old_object.filter(|_| request.operation == Operation::Update);
     let old =
         old.map(|old| Object::read(kind, old.get())).transpose().map_err(|source| Unreadable { field: "request.oldObject", source })?;
-    let found = headroom::review(&object, old.as_ref(), &snapshot.policies, &snapshot.classes);
+    let found = headroom::review(&object, old.as_ref(), &snapshot.policies, &snapshot.headroom);
     Ok(validation(&object, &found))
 }
 

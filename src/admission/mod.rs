@@ -21,13 +21,13 @@ pub use request::{Operation, Request};
 use crate::api::Policies;
 use crate::cost::CostCache;
 use crate::cost::contested::Contested;
-use crate::headroom::Classes;
+use crate::headroom::Known;
 
 /// What a decision may look at: one generation of everything, without any I/O.
 #[derive(Clone)]
 pub struct Snapshot {
     pub policies: Arc<Policies>,
-    pub classes: Arc<Classes>,
+    pub headroom: Known,
     pub costs: CostCache,
     /// Whose cost somebody else keeps writing over.
     pub contested: Contested,

@@ -281,7 +281,7 @@ mod tests {
         }
         Snapshot {
             policies: Arc::new(Policies::default().with_policy(policy)),
-            classes: Arc::default(),
+            headroom: Default::default(),
             costs: cache,
             contested: Default::default(),
         }

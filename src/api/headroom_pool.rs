@@ -7,8 +7,9 @@ use kube::{CustomResource, KubeSchema};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use super::documents::nearest;
 use super::{LabelSelector, Problem, Problems};
-use crate::headroom::spot::SpotRow;
+use crate::headroom::spot::{self, SpotRow};
 
 /// The highest priority that a user's PriorityClass may have (`pkg/apis/scheduling/types.go`, HighestUserDefinablePriority).
 const HIGHEST_USER_PRIORITY: i32 = 1_000_000_000;
@@ -45,10 +46,61 @@ pub struct HeadroomPoolSpec {
     /// What each rule does when it is broken.
     #[serde(default)]
     pub rules: Rules,
+    /// Namespaces in which no rule holds, such as one where placeholders are tried out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256))]
+    pub exempt_namespaces: Vec<String>,
     /// Rows added to the built-in table of spot labels.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub spot_nodes: Vec<SpotRow>,
+    /// The keys of that table by which this cluster's spot nodes are told, for `offSpotStrict`: shutting the spot nodes of all of these out
+    /// is proof. Where absent, what stands for one provider's spot nodes is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub spot_keys_in_use: Vec<String>,
+    /// Every spot node has a taint with the key and value of its label (as on AKS, and on GKE Autopilot), for `offSpotStrict`: what does
+    /// not tolerate it is off spot.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub spot_nodes_tainted: bool,
+    /// What one placeholder must make room for, for `matchesShape`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shape: Option<Shape>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Shape {
+    /// The workload whose pods need the room.
+    pub like: Like,
+}
+
+/// A workload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Like {
+    pub kind: LikeKind,
+    #[schemars(length(min = 1, max = 253))]
+    pub namespace: String,
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+}
+
+/// Kinds with a template of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum LikeKind {
+    Deployment,
+    StatefulSet,
+    ReplicaSet,
+    CronJob,
+    PodTemplate,
+}
+
+impl std::fmt::Display for Shape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Like { kind, namespace, name } = &self.like;
+        write!(f, "{kind:?} {namespace}/{name}")
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -172,6 +224,14 @@ pub struct Rules {
     pub supported_image: Mode,
     /// A placeholder whose class is not one of the pool's, where the pool lists some.
     pub placeholder_class: Mode,
+    /// A changed value of a class, which the API server refuses in any case.
+    pub immutable_value: Mode,
+    /// A placeholder that may land on a spot node.
+    pub off_spot_strict: Mode,
+    /// A placeholder that is smaller than what `shape.like` needs, or that has other constraints.
+    pub matches_shape: Mode,
+    /// A spread constraint or an anti-affinity that does not match the placeholder itself.
+    pub spreads: Mode,
 }
 
 impl Default for Rules {
@@ -187,6 +247,10 @@ impl Default for Rules {
             can_refill: Mode::Enforce,
             supported_image: Mode::Warn,
             placeholder_class: Mode::Enforce,
+            immutable_value: Mode::Warn,
+            off_spot_strict: Mode::Off,
+            matches_shape: Mode::Warn,
+            spreads: Mode::Warn,
         }
     }
 }
@@ -242,6 +306,18 @@ impl HeadroomPoolSpec {
             }
             if row.spot.is_empty() {
                 p.push(format!("spec.spotNodes[{i}].spot"), "no values", "the values that mean spot");
+            }
+        }
+        let rows = spot::built_in();
+        for (i, key) in self.spot_keys_in_use.iter().enumerate() {
+            if !rows.iter().chain(&self.spot_nodes).any(|row| row.key == *key) {
+                let nearest = nearest(key, rows.iter().chain(&self.spot_nodes).map(|row| row.key.as_str()));
+                let hint = nearest.map(|key| format!("; did you mean `{key}`?")).unwrap_or_default();
+                p.push(
+                    format!("spec.spotKeysInUse[{i}]"),
+                    format!("`{key}`"),
+                    format!("a key of the table of spot labels, or of spec.spotNodes{hint}"),
+                );
             }
         }
         p.0

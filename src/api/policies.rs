@@ -89,6 +89,11 @@ impl Pool {
             || self.selector.as_ref().is_some_and(|selector| selector.matches(labels))
     }
 
+    /// Whether the rules do not hold in a namespace.
+    pub fn exempts(&self, namespace: &str) -> bool {
+        !namespace.is_empty() && self.spec.exempt_namespaces.iter().any(|exempt| exempt == namespace)
+    }
+
     /// Whether a PriorityClass is this pool's by name.
     pub fn marks_class(&self, name: &str) -> bool {
         self.spec.placeholders.priority_class_names.iter().any(|class| class == name)

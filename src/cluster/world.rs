@@ -14,12 +14,13 @@ use crate::api::Policies;
 use crate::cost::CostCache;
 use crate::cost::contested::Contested;
 use crate::cost::tie_break::Nodes;
-use crate::headroom::Classes;
+use crate::headroom::{Classes, Known, Shapes};
 
 pub struct World {
     policies: ArcSwap<Policies>,
     policies_changed: watch::Sender<()>,
     pub classes: ArcSwap<Classes>,
+    pub shapes: ArcSwap<Shapes>,
     /// Known only where a policy asks for a tie-break that needs them.
     pub nodes: ArcSwap<Nodes>,
     pub costs: CostCache,
@@ -39,6 +40,7 @@ impl Default for World {
             policies: ArcSwap::default(),
             policies_changed: watch::Sender::new(()),
             classes: ArcSwap::default(),
+            shapes: ArcSwap::default(),
             nodes: ArcSwap::default(),
             costs: CostCache::default(),
             pods: PodStore::default(),
@@ -68,7 +70,7 @@ impl World {
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             policies: self.policies.load_full(),
-            classes: self.classes.load_full(),
+            headroom: Known { classes: self.classes.load_full(), shapes: self.shapes.load_full() },
             costs: self.costs.clone(),
             contested: self.contested.clone(),
         }

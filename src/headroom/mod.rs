@@ -1,12 +1,15 @@
 //! Headroom, pure: what marks a placeholder, the rules it must keep, and how an object is held against them. No I/O.
 
 pub mod classes;
+pub mod effective;
 pub mod object;
 pub mod quantity;
 pub mod review;
 pub mod rules;
+pub mod shapes;
 pub mod spot;
 
 pub use classes::Classes;
 pub use object::Object;
-pub use review::{Review, review};
+pub use review::{Known, Review, review};
+pub use shapes::Shapes;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::NodeSelectorTerm;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use serde::Deserialize;
 
 use super::quantity::Quantity;
@@ -15,6 +16,8 @@ use crate::api::{HEADROOM_LABEL, Pool};
 pub struct Object {
     pub kind: Kind,
     pub name: String,
+    /// Empty where the object has none, or does not say it itself.
+    pub namespace: String,
     pub labels: Labels,
     /// An object on its way out, or a pod that has ended: it is never refused.
     pub leaving: bool,
@@ -48,13 +51,25 @@ pub enum Kind {
     ReplicaSet,
     StatefulSet,
     DaemonSet,
+    ReplicationController,
     Job,
     CronJob,
+    PodTemplate,
 }
 
 impl Kind {
-    pub const ALL: [Self; 8] =
-        [Self::PriorityClass, Self::Pod, Self::Deployment, Self::ReplicaSet, Self::StatefulSet, Self::DaemonSet, Self::Job, Self::CronJob];
+    pub const ALL: [Self; 10] = [
+        Self::PriorityClass,
+        Self::Pod,
+        Self::Deployment,
+        Self::ReplicaSet,
+        Self::StatefulSet,
+        Self::DaemonSet,
+        Self::ReplicationController,
+        Self::Job,
+        Self::CronJob,
+        Self::PodTemplate,
+    ];
 
     /// The kind with this name in this API group.
     pub fn find(group: &str, kind: &str) -> Option<Self> {
@@ -69,15 +84,17 @@ impl Kind {
             Self::ReplicaSet => "ReplicaSet",
             Self::StatefulSet => "StatefulSet",
             Self::DaemonSet => "DaemonSet",
+            Self::ReplicationController => "ReplicationController",
             Self::Job => "Job",
             Self::CronJob => "CronJob",
+            Self::PodTemplate => "PodTemplate",
         }
     }
 
     pub fn group(self) -> &'static str {
         match self {
             Self::PriorityClass => "scheduling.k8s.io",
-            Self::Pod => "",
+            Self::Pod | Self::ReplicationController | Self::PodTemplate => "",
             Self::Deployment | Self::ReplicaSet | Self::StatefulSet | Self::DaemonSet => "apps",
             Self::Job | Self::CronJob => "batch",
         }
@@ -87,6 +104,7 @@ impl Kind {
         match self {
             Self::PriorityClass => "",
             Self::Pod => "spec",
+            Self::PodTemplate => "template.spec",
             Self::CronJob => "spec.jobTemplate.spec.template.spec",
             _ => "spec.template.spec",
         }
@@ -105,15 +123,45 @@ pub struct PodSpec {
     #[serde(default, deserialize_with = "null_is_default")]
     affinity: Affinity,
     #[serde(default, deserialize_with = "few")]
+    pub tolerations: Vec<Toleration>,
+    #[serde(default, deserialize_with = "few")]
     pub containers: Vec<Container>,
+    #[serde(default, deserialize_with = "few")]
+    pub init_containers: Vec<Container>,
     /// Of the pod as a whole.
     #[serde(default, deserialize_with = "null_is_default")]
     pub resources: Resources,
+    /// What the RuntimeClass adds.
+    #[serde(default, deserialize_with = "null_is_default")]
+    pub overhead: BTreeMap<String, Amount>,
+    pub scheduler_name: Option<String>,
+    pub runtime_class_name: Option<String>,
+    #[serde(default, deserialize_with = "few")]
+    pub topology_spread_constraints: Vec<Spread>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Toleration {
+    pub key: Option<String>,
+    pub operator: Option<String>,
+    pub value: Option<String>,
+    pub effect: Option<String>,
+}
+
+/// A topology spread constraint, or a term of a pod anti-affinity: whom a pod stays away from, and how far.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Spread {
+    pub label_selector: Option<LabelSelector>,
 }
 
 #[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Container {
     pub image: Option<String>,
+    /// `Always` makes a sidecar of an init container.
+    pub restart_policy: Option<String>,
     #[serde(default, deserialize_with = "null_is_default")]
     pub resources: Resources,
 }
@@ -121,15 +169,15 @@ pub struct Container {
 #[derive(Debug, Default, Deserialize)]
 pub struct Resources {
     #[serde(default, deserialize_with = "null_is_default")]
-    requests: BTreeMap<String, Amount>,
+    pub requests: BTreeMap<String, Amount>,
     #[serde(default, deserialize_with = "null_is_default")]
-    limits: BTreeMap<String, Amount>,
+    pub limits: BTreeMap<String, Amount>,
 }
 
 /// A quantity as it is written: a text, or a number where YAML has made it one.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(untagged)]
-enum Amount {
+pub enum Amount {
     Text(String),
     Number(serde_json::Number),
 }
@@ -150,7 +198,7 @@ impl Resources {
 }
 
 impl Amount {
-    fn text(&self) -> String {
+    pub fn text(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
             Self::Number(number) => number.to_string(),
@@ -163,6 +211,24 @@ impl Amount {
 struct Affinity {
     #[serde(default, deserialize_with = "null_is_default")]
     node_affinity: NodeAffinity,
+    #[serde(default, deserialize_with = "null_is_default")]
+    pod_anti_affinity: PodAntiAffinity,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodAntiAffinity {
+    #[serde(default, deserialize_with = "few")]
+    required_during_scheduling_ignored_during_execution: Vec<Spread>,
+    #[serde(default, deserialize_with = "few")]
+    preferred_during_scheduling_ignored_during_execution: Vec<Preferred>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Preferred {
+    #[serde(default, deserialize_with = "null_is_default")]
+    pod_affinity_term: Spread,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -182,6 +248,20 @@ impl PodSpec {
     /// The terms of the required node affinity, which are OR-ed; `None` where there is none.
     pub fn required_node_terms(&self) -> Option<&[NodeSelectorTerm]> {
         self.affinity.node_affinity.required_during_scheduling_ignored_during_execution.as_ref().map(|s| s.node_selector_terms.as_slice())
+    }
+
+    /// Every constraint by which the pod stays away from others, with its path below the pod spec.
+    pub fn spreads(&self) -> impl Iterator<Item = (String, &Spread)> {
+        let anti = &self.affinity.pod_anti_affinity;
+        let required = anti.required_during_scheduling_ignored_during_execution.iter();
+        let preferred = anti.preferred_during_scheduling_ignored_during_execution.iter().map(|preferred| &preferred.pod_affinity_term);
+        let path = "affinity.podAntiAffinity";
+        let required = required.enumerate().map(move |(i, s)| (format!("{path}.requiredDuringSchedulingIgnoredDuringExecution[{i}]"), s));
+        let preferred = preferred
+            .enumerate()
+            .map(move |(i, s)| (format!("{path}.preferredDuringSchedulingIgnoredDuringExecution[{i}].podAffinityTerm"), s));
+        let constraints = self.topology_spread_constraints.iter().enumerate();
+        constraints.map(|(i, s)| (format!("topologySpreadConstraints[{i}]"), s)).chain(required).chain(preferred)
     }
 }
 
@@ -211,7 +291,11 @@ impl Object {
                 template.metadata.labels.extend(metadata.labels);
                 (Head { metadata: raw.metadata, status: Status::default() }, template.into_body())
             }
-            Kind::Deployment | Kind::ReplicaSet | Kind::StatefulSet | Kind::DaemonSet | Kind::Job => {
+            Kind::PodTemplate => {
+                let raw: RawTemplate = serde_json::from_str(json)?;
+                (Head { metadata: raw.metadata, status: Status::default() }, raw.template.into_body())
+            }
+            Kind::Deployment | Kind::ReplicaSet | Kind::StatefulSet | Kind::DaemonSet | Kind::ReplicationController | Kind::Job => {
                 let raw: Raw<WorkloadSpec> = serde_json::from_str(json)?;
                 (Head { metadata: raw.metadata, status: Status::default() }, raw.spec.template.into_body())
             }
@@ -225,6 +309,7 @@ impl Object {
         let ended = matches!(head.status.phase.as_deref(), Some("Succeeded" | "Failed"));
         Ok(Self {
             kind,
+            namespace: metadata.namespace,
             name: if metadata.name.is_empty() { metadata.generate_name } else { metadata.name },
             labels: metadata.labels,
             leaving: metadata.deletion_timestamp.is_some() || ended,
@@ -273,6 +358,14 @@ struct Raw<S> {
 }
 
 #[derive(Deserialize)]
+struct RawTemplate {
+    #[serde(default, deserialize_with = "null_is_default")]
+    metadata: Metadata,
+    #[serde(default, deserialize_with = "null_is_default")]
+    template: Template,
+}
+
+#[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct RawClass {
     #[serde(default, deserialize_with = "null_is_default")]
@@ -287,6 +380,8 @@ struct RawClass {
 struct Metadata {
     #[serde(default, deserialize_with = "null_is_default")]
     name: String,
+    #[serde(default, deserialize_with = "null_is_default")]
+    namespace: String,
     #[serde(default, deserialize_with = "null_is_default")]
     generate_name: String,
     #[serde(default, deserialize_with = "null_is_default")]

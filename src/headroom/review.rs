@@ -1,11 +1,21 @@
 //! Holds an object against the rules of every pool that marks it.
 
+use std::sync::Arc;
+
+use super::Shapes;
 use super::classes::Classes;
 use super::object::Object;
 use super::rules::{ALL, Context, Finding};
 use crate::api::documents::nearest;
 use crate::api::headroom_pool::Mode;
 use crate::api::{Policies, Pool};
+
+/// What a review looks things up in.
+#[derive(Debug, Clone, Default)]
+pub struct Known {
+    pub classes: Arc<Classes>,
+    pub shapes: Arc<Shapes>,
+}
 
 /// What came of a review: nothing at all for an object that no pool marks.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -40,14 +50,15 @@ impl Review {
 
 /// Reviews an object; `old` is what an UPDATE replaces. What `old` breaks already, in the same way, is not held against an
 /// UPDATE: only what a request introduces is its fault, or the object could never be repaired or removed.
-pub fn review(object: &Object, old: Option<&Object>, policies: &Policies, classes: &Classes) -> Review {
+pub fn review(object: &Object, old: Option<&Object>, policies: &Policies, known: &Known) -> Review {
+    let classes = &known.classes;
     let mut review = Review::default();
     if object.leaving || object.made_by_a_reviewed_template {
         return review;
     }
-    for pool in policies.pools().filter(|pool| object.is_marked_by(pool)) {
-        let before: Vec<_> = old.filter(|old| old.is_marked_by(pool)).map(|old| broken(old, pool, classes)).unwrap_or_default();
-        let introduced = broken(object, pool, classes).into_iter().filter(|now| !before.iter().any(|then| then.covers(now)));
+    for pool in policies.pools().filter(|pool| object.is_marked_by(pool) && !pool.exempts(&object.namespace)) {
+        let before: Vec<_> = old.filter(|old| old.is_marked_by(pool)).map(|old| broken(old, None, pool, known)).unwrap_or_default();
+        let introduced = broken(object, old, pool, known).into_iter().filter(|now| !before.iter().any(|then| then.covers(now)));
         review.broken.extend(introduced);
         let class = |object: &Object| object.pod_spec().and_then(|spec| spec.priority_class_name.clone());
         if object.is_template()
@@ -70,8 +81,8 @@ pub fn review(object: &Object, old: Option<&Object>, policies: &Policies, classe
     review
 }
 
-fn broken(object: &Object, pool: &Pool, classes: &Classes) -> Vec<Broken> {
-    let context = Context { object, pool, classes };
+fn broken(object: &Object, old: Option<&Object>, pool: &Pool, known: &Known) -> Vec<Broken> {
+    let context = Context { object, old, pool, classes: &known.classes, shapes: &known.shapes };
     ALL.iter()
         .filter_map(|rule| {
             let mode = (rule.mode)(pool, object);
@@ -117,12 +128,12 @@ mod tests {
     #[test]
     fn a11_an_unmarked_object_passes_untouched() {
         let bad = object(Kind::Pod, json!({"spec": {"priority": -50, "nodeSelector": {"spot": "true"}}}));
-        assert_eq!(review(&bad, None, &policies(by_label()), &Classes::default()), Review::default());
+        assert_eq!(review(&bad, None, &policies(by_label()), &Known::default()), Review::default());
     }
 
     #[test]
     fn each_mark_marks() {
-        let marked = |spec: Value, object: Object| !review(&object, None, &policies(spec), &Classes::default()).broken.is_empty();
+        let marked = |spec: Value, object: Object| !review(&object, None, &policies(spec), &Known::default()).broken.is_empty();
         assert!(marked(json!({}), pod(30, json!({"pecking-order.dev/headroom": "general"}))));
         assert!(marked(by_label(), pod(30, json!({"headroom": "yes"}))));
         let by_class = json!({"placeholders": {"priorityClassNames": ["spare"]}});
@@ -141,7 +152,7 @@ mod tests {
     fn an_update_is_refused_only_for_what_it_introduces() {
         let policies = policies(by_label());
         let mark = json!({"headroom": "yes"});
-        let review = |new: Object, old: Object| review(&new, Some(&old), &policies, &Classes::default());
+        let review = |new: Object, old: Object| review(&new, Some(&old), &policies, &Known::default());
         assert_eq!(review(pod(30, mark.clone()), pod(30, mark.clone())), Review::default());
         assert_eq!(ids(&review(pod(30, mark.clone()), pod(0, mark.clone()))), ["zeroGracePeriod"]);
         assert_eq!(ids(&review(pod(30, mark.clone()), pod(30, json!({})))), ["zeroGracePeriod"], "marking it is introducing it");
@@ -159,14 +170,14 @@ mod tests {
             )
         };
         let (both, one) = (json!({"karpenter.sh/capacity-type": "spot", "spot": "true"}), json!({"spot": "true"}));
-        assert_eq!(review(&pod(one), Some(&pod(both)), &policies, &Classes::default()), Review::default());
+        assert_eq!(review(&pod(one), Some(&pod(both)), &policies, &Known::default()), Review::default());
     }
 
     #[test]
     fn an_update_that_breaks_a_rule_in_another_way_is_refused() {
         let policies = policies(by_label());
         let mark = json!({"headroom": "yes"});
-        let found = review(&pod(45, mark.clone()), Some(&pod(30, mark)), &policies, &Classes::default());
+        let found = review(&pod(45, mark.clone()), Some(&pod(30, mark)), &policies, &Known::default());
         assert_eq!(ids(&found), ["zeroGracePeriod"]);
     }
 
@@ -179,7 +190,7 @@ mod tests {
             let spec = json!({"priorityClassName": "later", "terminationGracePeriodSeconds": grace});
             object(Kind::Deployment, json!({"metadata": metadata, "spec": {"template": {"spec": spec}}}))
         };
-        let found = review(&template(45), Some(&template(30)), &policies, &Classes::default());
+        let found = review(&template(45), Some(&template(30)), &policies, &Known::default());
         assert_eq!(found.with_mode(Mode::Enforce).map(|broken| broken.rule).collect::<Vec<_>>(), ["zeroGracePeriod"]);
     }
 
@@ -187,9 +198,9 @@ mod tests {
     #[test]
     fn an_object_that_is_leaving_is_never_refused() {
         let mut json = json!({"metadata": {"labels": {"headroom": "yes"}, "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}});
-        assert!(review(&object(Kind::Pod, json.clone()), None, &policies(by_label()), &Classes::default()).broken.is_empty());
+        assert!(review(&object(Kind::Pod, json.clone()), None, &policies(by_label()), &Known::default()).broken.is_empty());
         json["metadata"]["deletionTimestamp"] = Value::Null;
-        assert!(!review(&object(Kind::Pod, json), None, &policies(by_label()), &Classes::default()).broken.is_empty());
+        assert!(!review(&object(Kind::Pod, json), None, &policies(by_label()), &Known::default()).broken.is_empty());
     }
 
     #[test]
@@ -198,7 +209,7 @@ mod tests {
             let metadata = json!({"labels": {"headroom": "yes"}, "ownerReferences": owners});
             object(Kind::ReplicaSet, json!({"metadata": metadata, "spec": {"template": {"spec": {}}}}))
         };
-        let findings = |set: Object| review(&set, None, &policies(by_label()), &Classes::default()).broken.len();
+        let findings = |set: Object| review(&set, None, &policies(by_label()), &Known::default()).broken.len();
         assert_eq!(findings(set(json!([]))), 2);
         assert_eq!(findings(set(json!([{"apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": "u", "controller": true}]))), 0);
     }
@@ -211,7 +222,7 @@ mod tests {
             json!({"metadata": {"labels": {"headroom": "yes"}},
             "spec": {"template": {"spec": {"priorityClassName": "later", "terminationGracePeriodSeconds": 0}}}}),
         );
-        let found = review(&deployment, None, &policies(by_label()), &Classes::default());
+        let found = review(&deployment, None, &policies(by_label()), &Known::default());
         assert_eq!(found.broken, []);
         assert_eq!(
             found.notes,
@@ -221,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_mark_that_names_no_pool_is_said_with_the_nearest_name() {
-        let found = review(&pod(30, json!({"pecking-order.dev/headroom": "genral"})), None, &policies(json!({})), &Classes::default());
+        let found = review(&pod(30, json!({"pecking-order.dev/headroom": "genral"})), None, &policies(json!({})), &Known::default());
         assert_eq!(found.broken, []);
         assert!(found.notes[0].ends_with("no HeadroomPool `genral`, so no rule is checked; did you mean `general`?"), "{:?}", found.notes);
     }
@@ -230,6 +241,6 @@ mod tests {
     fn a_rule_that_is_off_is_not_looked_at() {
         let mut spec = by_label();
         spec["rules"]["zeroGracePeriod"] = json!("Off");
-        assert_eq!(review(&pod(30, json!({"headroom": "yes"})), None, &policies(spec), &Classes::default()), Review::default());
+        assert_eq!(review(&pod(30, json!({"headroom": "yes"})), None, &policies(spec), &Known::default()), Review::default());
     }
 }

@@ -4,19 +4,24 @@
 
 use std::fmt;
 
+use super::Shapes;
 use super::classes::Classes;
 use super::object::{Body, Kind, Object, PodSpec};
 use crate::api::Pool;
 use crate::api::headroom_pool::Mode;
 
 mod can_refill;
+mod immutable_value;
+mod matches_shape;
 mod never_preempts;
 mod not_global_default;
 mod off_spot;
+mod off_spot_strict;
 mod placeholder_class;
 mod priority_above_cutoff;
 mod priority_below_workloads;
 mod requests_set;
+mod spreads;
 mod supported_image;
 mod zero_grace_period;
 
@@ -28,11 +33,15 @@ pub const ALL: &[Rule] = &[
     priority_below_workloads::RULE,
     not_global_default::RULE,
     never_preempts::RULE,
+    immutable_value::RULE,
     placeholder_class::RULE,
     zero_grace_period::RULE,
     off_spot::RULE,
+    off_spot_strict::RULE,
     requests_set::RULE,
+    matches_shape::RULE,
     can_refill::RULE,
+    spreads::RULE,
     supported_image::RULE,
 ];
 
@@ -49,8 +58,11 @@ pub struct Rule {
 /// What a check may look at.
 pub struct Context<'a> {
     pub object: &'a Object,
+    /// What an UPDATE replaces.
+    pub old: Option<&'a Object>,
     pub pool: &'a Pool,
     pub classes: &'a Classes,
+    pub shapes: &'a Shapes,
 }
 
 /// A broken rule: where, what was found, what is wanted, and why it matters.
@@ -137,6 +149,6 @@ pub(crate) mod tests {
     pub(crate) fn check(rule: &Rule, pool_spec: Value, kind: Kind, object: Value) -> Option<Finding> {
         let object = Object::read(kind, &object.to_string()).unwrap();
         let classes = Classes::new([("spot-headroom".into(), -10, false), ("deep".into(), -11, false)]);
-        (rule.check)(&Context { object: &object, pool: &pool(pool_spec), classes: &classes })
+        (rule.check)(&Context { object: &object, old: None, pool: &pool(pool_spec), classes: &classes, shapes: &Shapes::default() })
     }
 }
