@@ -50,23 +50,27 @@ pub struct Denial {
     pub causes: Vec<Cause>,
 }
 
-/// The status of a refusal: there is no other.
+/// The status of a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DenialStatus {
     /// A field is wrong.
     Invalid,
+    /// The thing as such is not permitted.
+    Forbidden,
 }
 
 impl DenialStatus {
     fn code(self) -> u16 {
         match self {
             Self::Invalid => 422,
+            Self::Forbidden => 403,
         }
     }
 
     fn reason(self) -> &'static str {
         match self {
             Self::Invalid => "Invalid",
+            Self::Forbidden => "Forbidden",
         }
     }
 }

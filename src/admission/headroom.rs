@@ -51,14 +51,16 @@ fn denial(object: &Object, found: &Review) -> Option<Denial> {
     let pools: BTreeSet<&str> = refused.iter().map(|broken| broken.pool.as_str()).collect();
     let pools = pools.into_iter().collect::<Vec<_>>().join("`, `");
     let reasons: Vec<String> = refused.iter().map(|broken| format!("[{}] {}", broken.rule, broken.finding)).collect();
+    let what = match object.is_of_a_capacity_buffer() {
+        // What follows is shown as a condition of the buffer, where nobody knows of a pod.
+        true => "the pod template of this CapacityBuffer".to_owned(),
+        false => format!("{} `{}`", object.kind.name(), object.name),
+    };
+    // Where only the kind of object is wrong, no field can be mended.
+    let status = if refused.iter().all(|broken| broken.finding.field == "kind") { DenialStatus::Forbidden } else { DenialStatus::Invalid };
     Some(Denial {
-        status: DenialStatus::Invalid,
-        message: format!(
-            "{} `{}` is headroom of pool `{pools}` and would not work as such: {}",
-            object.kind.name(),
-            object.name,
-            reasons.join("; ")
-        ),
+        status,
+        message: format!("{what} is headroom of pool `{pools}` and would not work as such: {}", reasons.join("; ")),
         group: object.kind.group().into(),
         kind: object.kind.name().into(),
         name: object.name.clone(),

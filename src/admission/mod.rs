@@ -9,6 +9,7 @@ pub mod patch;
 pub mod placeholders;
 pub mod pods;
 pub mod policies;
+pub mod priority_classes;
 pub mod request;
 pub mod scale_downs;
 

@@ -29,7 +29,7 @@ use crate::cluster::status::Reporter;
 use crate::cluster::truth::Observer;
 use crate::cluster::world::List;
 use crate::cluster::writer::{ApiWriter, PodWriter};
-use crate::cluster::{World, doors, jitter, policies};
+use crate::cluster::{World, doors, jitter, policies, shapes};
 use crate::server::certificates::{self, Keeper};
 use crate::server::config::{Certificates, Config};
 use crate::server::connections::Bounded;
@@ -108,6 +108,7 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
                 leading = Some(Leading { leases, leadership, reporter, autoscalers: Autoscalers::new(writing.clone()) });
             }
             essential.spawn(policies::watch_classes(watching.clone(), world.clone()));
+            essential.spawn(shapes::watch(writing.clone(), world.clone()));
             (Some(watching), Arc::new(ApiWriter::new(writing)))
         }
         (None, files) => {

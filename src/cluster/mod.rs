@@ -17,6 +17,7 @@ pub mod policies;
 pub mod progress;
 pub mod resync;
 pub mod scale_down;
+pub mod shapes;
 pub mod standalone;
 pub mod status;
 pub mod truth;

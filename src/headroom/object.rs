@@ -330,6 +330,11 @@ impl Object {
             }
     }
 
+    /// Whether it is the pod of a CapacityBuffer, which Cluster Autoscaler creates as a dry run (`pkg/capacitybuffer`).
+    pub fn is_of_a_capacity_buffer(&self) -> bool {
+        self.kind == Kind::Pod && self.name.starts_with("fake-pod-") && !self.is_controlled
+    }
+
     /// The pool that the mark label names, whether or not there is such a pool.
     pub fn mark(&self) -> Option<&str> {
         let template = match &self.body {

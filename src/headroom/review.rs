@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Shapes;
 use super::classes::Classes;
-use super::object::Object;
+use super::object::{Body, Object};
 use super::rules::{ALL, Context, Finding};
 use crate::api::documents::nearest;
 use crate::api::headroom_pool::Mode;
@@ -68,6 +68,14 @@ pub fn review(object: &Object, old: Option<&Object>, policies: &Policies, known:
             let field = format!("{}.priorityClassName", object.kind.pod_spec_path());
             review.notes.push(format!("{field}: class `{class}` is not known (yet); its pods are checked when they are created"));
         }
+        let shape =
+            pool.spec.shape.as_ref().filter(|_| pool.spec.rules.matches_shape != Mode::Off && known.shapes.of(&pool.name).is_none());
+        if let Some(shape) = shape.filter(|_| object.is_template() && old.is_none()) {
+            review.notes.push(format!("[matchesShape] {shape} is not known (yet), so the shape is not checked"));
+        }
+    }
+    for pool in policies.pools().filter(|pool| !object.is_marked_by(pool)) {
+        review.notes.extend(old.is_none().then(|| outranked(object, pool, classes)).flatten());
     }
     if let Some(mark) = object.mark()
         && policies.pool(mark).is_none()
@@ -79,6 +87,16 @@ pub fn review(object: &Object, old: Option<&Object>, policies: &Policies, known:
         review.notes.push(format!("label pecking-order.dev/headroom: no HeadroomPool `{mark}`, so no rule is checked{hint}"));
     }
     review
+}
+
+/// A class that is nobody's headroom, and lies below a pool's: its pods would be preempted before the placeholders are.
+fn outranked(object: &Object, pool: &Pool, classes: &Classes) -> Option<String> {
+    let Body::Class { value, .. } = &object.body else { return None };
+    let highest = pool.spec.placeholders.priority_class_names.iter().filter_map(|name| classes.value(Some(name))).max()?;
+    let is_off = pool.spec.rules.priority_below_workloads == Mode::Off;
+    (*value < highest && !is_off).then(|| {
+        format!("[priorityBelowWorkloads] {value} is below the headroom of pool {} ({highest}): its pods are preempted first", pool.name)
+    })
 }
 
 fn broken(object: &Object, old: Option<&Object>, pool: &Pool, known: &Known) -> Vec<Broken> {

@@ -20,7 +20,9 @@ use super::health::Health;
 use super::metrics::Metrics;
 use crate::admission::answer::Notes;
 use crate::admission::request::{self, Body as ReviewBody};
-use crate::admission::{Answer, Mutation, Request, Unreadable, Validation, headroom, placeholders, pods, policies, scale_downs};
+use crate::admission::{
+    Answer, Mutation, Request, Unreadable, Validation, headroom, placeholders, pods, policies, priority_classes, scale_downs,
+};
 use crate::api::{DeletionCostPolicySpec, Problem};
 use crate::cluster::World;
 use crate::cluster::governance::Backends;
@@ -61,18 +63,20 @@ const HIGHEST_TIMEOUT: Duration = Duration::from_secs(30);
 pub enum Hook {
     Pods,
     Placeholders,
+    PriorityClasses,
     ScaleDowns,
     Headroom,
     Policies,
 }
 
 impl Hook {
-    pub const ALL: [Self; 5] = [Self::Pods, Self::Placeholders, Self::ScaleDowns, Self::Headroom, Self::Policies];
+    pub const ALL: [Self; 6] = [Self::Pods, Self::Placeholders, Self::PriorityClasses, Self::ScaleDowns, Self::Headroom, Self::Policies];
 
     pub fn path(self) -> &'static str {
         match self {
             Self::Pods => "/mutate/pods",
             Self::Placeholders => "/mutate/placeholders",
+            Self::PriorityClasses => "/mutate/priority-classes",
             Self::ScaleDowns => "/validate/scale-downs",
             Self::Headroom => "/validate/headroom",
             Self::Policies => "/validate/policies",
@@ -84,6 +88,7 @@ impl Hook {
         match self {
             Self::Pods => "pods",
             Self::Placeholders => "placeholders",
+            Self::PriorityClasses => "priority-classes",
             Self::ScaleDowns => "scale-downs",
             Self::Headroom => "headroom",
             Self::Policies => "policies",
@@ -186,6 +191,7 @@ impl Webhook {
         Ok(match hook {
             Hook::Pods => pods::review(request, &self.world.snapshot())?.answer(uid),
             Hook::Placeholders => placeholders::review(request, &self.world.snapshot())?.answer(uid),
+            Hook::PriorityClasses => priority_classes::review(request, &self.world.snapshot())?.answer(uid),
             Hook::Headroom => headroom::review(request, &self.world.snapshot())?.answer(uid),
             Hook::Policies => policies::review(request, &self.query_problems())?.answer(uid),
             Hook::ScaleDowns => match scale_downs::read(request)? {

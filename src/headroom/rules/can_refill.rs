@@ -22,6 +22,8 @@ fn check(context: &Context<'_>) -> Option<Finding> {
     let (found, why) = match context.object.kind {
         Kind::DaemonSet => ("a DaemonSet", "an autoscaler adds no node for its pods"),
         Kind::Job | Kind::CronJob => ("a Job", "it makes a preempted pod again only so many times"),
+        // Cluster Autoscaler tries a CapacityBuffer's pod out; what it makes room for is no pod at all.
+        Kind::Pod if context.object.is_of_a_capacity_buffer() => return None,
         Kind::Pod if !context.object.is_controlled => ("a pod without a controller", "nothing makes it again once it is preempted"),
         _ => return None,
     };
