@@ -41,7 +41,7 @@ fn validation(object: &Object, found: &Review) -> Validation {
         let finding = &broken.finding;
         format!("[{}] found {}, wanted {}: {}", broken.rule, finding.found, finding.wanted, finding.field)
     };
-    let warnings = found.with_mode(Mode::Warn).map(short).chain(found.notes.iter().cloned()).collect();
+    let warnings = found.with_mode(Mode::Warn).map(short).chain(found.unresolved.iter().chain(&found.notes).cloned()).collect();
     Validation { denial: denial(object, found), notes: Notes { warnings, audit } }
 }
 

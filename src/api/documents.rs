@@ -30,7 +30,7 @@ impl Document {
     }
 
     /// Kind, namespace and name.
-    fn identity(&self) -> (&'static str, &str, &str) {
+    pub(crate) fn identity(&self) -> (&'static str, &str, &str) {
         let (kind, metadata) = match self {
             Self::DeletionCostPolicy(policy) => ("DeletionCostPolicy", &policy.metadata),
             Self::HeadroomPool(pool) => ("HeadroomPool", &pool.metadata),
@@ -262,7 +262,7 @@ pub fn nearest<'a>(found: &str, known: impl Iterator<Item = &'a str>) -> Option<
 }
 
 /// The documents of a YAML stream, each with the line on which it begins. A `---` in the first column always separates.
-fn split(text: &str) -> Vec<(u64, &str)> {
+pub(crate) fn split(text: &str) -> Vec<(u64, &str)> {
     let (mut documents, mut start, mut first_line) = (vec![], 0, 1);
     let mut offset = 0;
     for (index, line) in text.split_inclusive('\n').enumerate() {
@@ -282,7 +282,31 @@ fn split(text: &str) -> Vec<(u64, &str)> {
 /// Lines before the one that holds the last key of a field path; the document's first line where it cannot be told. Each
 /// key is looked for after the one before it, and an index skips that many list items.
 fn line_of(text: &str, path: &str) -> u64 {
-    line_of_steps(text, path.split('.'))
+    line_of_steps(text, steps_of(path).iter().map(String::as_str))
+}
+
+/// The steps of a field path: `a.b[c.d].e[0]` has `a`, `b`, `c.d` and `e[0]`.
+pub(crate) fn steps_of(path: &str) -> Vec<String> {
+    let mut steps: Vec<String> = Vec::new();
+    let (mut step, mut in_bracket) = (String::new(), false);
+    for c in path.chars() {
+        match c {
+            '.' if !in_bracket => steps.push(std::mem::take(&mut step)),
+            '[' => (in_bracket, _) = (true, steps.push(std::mem::take(&mut step))),
+            ']' => {
+                in_bracket = false;
+                let inner = std::mem::take(&mut step);
+                match (inner.parse::<usize>(), steps.last_mut()) {
+                    (Ok(index), Some(list)) => *list = format!("{list}[{index}]"),
+                    _ => steps.push(inner),
+                }
+            }
+            c => step.push(c),
+        }
+    }
+    steps.push(step);
+    steps.retain(|step| !step.is_empty());
+    steps
 }
 
 /// The same for a path in steps, whose keys may have dots in them.

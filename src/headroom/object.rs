@@ -112,7 +112,7 @@ impl Kind {
 }
 
 /// The fields of a pod spec that a rule reads. Everything else may be there and is not looked at.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodSpec {
     pub priority_class_name: Option<String>,
@@ -150,13 +150,13 @@ pub struct Toleration {
 }
 
 /// A topology spread constraint, or a term of a pod anti-affinity: whom a pod stays away from, and how far.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Spread {
     pub label_selector: Option<LabelSelector>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Container {
     pub image: Option<String>,
@@ -166,7 +166,7 @@ pub struct Container {
     pub resources: Resources,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 pub struct Resources {
     #[serde(default, deserialize_with = "null_is_default")]
     pub requests: BTreeMap<String, Amount>,
@@ -206,7 +206,7 @@ impl Amount {
     }
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Affinity {
     #[serde(default, deserialize_with = "null_is_default")]
@@ -215,7 +215,7 @@ struct Affinity {
     pod_anti_affinity: PodAntiAffinity,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct PodAntiAffinity {
     #[serde(default, deserialize_with = "few")]
@@ -224,20 +224,20 @@ struct PodAntiAffinity {
     preferred_during_scheduling_ignored_during_execution: Vec<Preferred>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Preferred {
     #[serde(default, deserialize_with = "null_is_default")]
     pod_affinity_term: Spread,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct NodeAffinity {
     required_during_scheduling_ignored_during_execution: Option<NodeSelector>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct NodeSelector {
     #[serde(default, deserialize_with = "few")]

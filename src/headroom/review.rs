@@ -22,7 +22,9 @@ pub struct Known {
 pub struct Review {
     /// Broken rules, with the pool and the rule's id, in the rules' order.
     pub broken: Vec<Broken>,
-    /// What could not be looked at, or is odd without breaking a rule.
+    /// What could not be looked at, because something that it names is not known.
+    pub unresolved: Vec<String>,
+    /// What is odd without breaking a rule.
     pub notes: Vec<String>,
 }
 
@@ -66,7 +68,7 @@ pub fn review(object: &Object, old: Option<&Object>, policies: &Policies, known:
             && classes.value(Some(&class)).is_none()
         {
             let field = format!("{}.priorityClassName", object.kind.pod_spec_path());
-            review.notes.push(format!("{field}: class `{class}` is not known (yet); its pods are checked when they are created"));
+            review.unresolved.push(format!("{field}: class `{class}` is not known (yet); its pods are checked when they are created"));
         }
         let shape =
             pool.spec.shape.as_ref().filter(|_| pool.spec.rules.matches_shape != Mode::Off && known.shapes.of(&pool.name).is_none());
@@ -84,7 +86,7 @@ pub fn review(object: &Object, old: Option<&Object>, policies: &Policies, known:
         let hint = nearest(mark, policies.pools().map(|pool| pool.name.as_str()))
             .map(|name| format!("; did you mean `{name}`?"))
             .unwrap_or_default();
-        review.notes.push(format!("label pecking-order.dev/headroom: no HeadroomPool `{mark}`, so no rule is checked{hint}"));
+        review.unresolved.push(format!("label pecking-order.dev/headroom: no HeadroomPool `{mark}`, so no rule is checked{hint}"));
     }
     review
 }
@@ -243,7 +245,7 @@ mod tests {
         let found = review(&deployment, None, &policies(by_label()), &Known::default());
         assert_eq!(found.broken, []);
         assert_eq!(
-            found.notes,
+            found.unresolved,
             ["spec.template.spec.priorityClassName: class `later` is not known (yet); its pods are checked when they are created"]
         );
     }
@@ -252,7 +254,11 @@ mod tests {
     fn a_mark_that_names_no_pool_is_said_with_the_nearest_name() {
         let found = review(&pod(30, json!({"pecking-order.dev/headroom": "genral"})), None, &policies(json!({})), &Known::default());
         assert_eq!(found.broken, []);
-        assert!(found.notes[0].ends_with("no HeadroomPool `genral`, so no rule is checked; did you mean `general`?"), "{:?}", found.notes);
+        assert!(
+            found.unresolved[0].ends_with("no HeadroomPool `genral`, so no rule is checked; did you mean `general`?"),
+            "{:?}",
+            found.unresolved
+        );
     }
 
     #[test]

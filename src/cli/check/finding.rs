@@ -1,0 +1,78 @@
+//! What a check finds.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+/// How bad it is. What could not be checked comes last: it says nothing about the rest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    Error,
+    Warning,
+    Note,
+    Unchecked,
+}
+
+impl Level {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+            Self::Note => "note",
+            Self::Unchecked => "unchecked",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    pub level: Level,
+    /// The rule's id, `invalidDocument` for a document of ours, or `unchecked`.
+    pub rule: String,
+    pub file: PathBuf,
+    /// From 1.
+    pub line: u64,
+    pub column: u64,
+    /// Such as `Deployment ci/room`; empty where a file as a whole is meant.
+    pub object: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub field: String,
+    pub message: String,
+}
+
+/// Everything that was found, and how much was looked at.
+#[derive(Debug, Default, Serialize)]
+pub struct Report {
+    pub findings: Vec<Finding>,
+    /// Policies and pools.
+    pub documents: usize,
+    /// Objects that some rule may be about.
+    pub objects: usize,
+    /// Objects of other kinds, and documents that are no objects.
+    pub others: usize,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub fixed: usize,
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
+impl Report {
+    pub fn count(&self, level: Level) -> usize {
+        self.findings.iter().filter(|finding| finding.level == level).count()
+    }
+
+    /// 0: nothing, or warnings only; 1: something would be refused; 2: something could not be checked.
+    pub fn exit_code(&self, strict: bool) -> u8 {
+        let refused = self.count(Level::Error) > 0 || (strict && self.count(Level::Warning) > 0);
+        match (self.count(Level::Unchecked) > 0, refused) {
+            (true, _) => 2,
+            (false, true) => 1,
+            (false, false) => 0,
+        }
+    }
+}
