@@ -42,8 +42,9 @@ deny: $(DENY) ## Check licences, sources and banned crates
 $(DENY):
 	cargo install cargo-deny --quiet --locked --version $(DENY_VERSION) --root $(CACHE)/tools/$(DENY_VERSION)
 
-generate: ## Write manifests/crds and manifests/install.yaml from their sources
+generate: ## Write manifests/crds, manifests/native-policies and manifests/install.yaml from their sources
 	cargo run --quiet -- crds --output manifests/crds
+	cargo run --quiet -- native-policies --file manifests/native-policies/pool.yaml --output manifests/native-policies/general.yaml
 	for file in manifests/base/10-*.yaml manifests/crds/*.yaml manifests/base/[2-9]*.yaml; do echo ---; cat $$file; done > manifests/install.yaml
 
 bench: ## Measure and print: the pure core, polls, the server beside its floors, scale-downs on a real control plane

@@ -4,7 +4,7 @@ pub mod deletion_cost_policy;
 pub mod documents;
 pub mod headroom_pool;
 pub mod policies;
-mod selector;
+pub mod selector;
 pub mod tolerant;
 
 pub use deletion_cost_policy::{DeletionCostPolicy, DeletionCostPolicySpec};

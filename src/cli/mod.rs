@@ -9,6 +9,7 @@ pub mod check;
 pub mod clean_up;
 pub mod crds;
 pub mod import;
+pub mod native_policies;
 pub mod order;
 pub mod serve;
 
@@ -30,6 +31,8 @@ enum Command {
     Check(check::Args),
     /// Bring the configuration of another tool over
     Import(import::Args),
+    /// Write the rules of pools as ValidatingAdmissionPolicies, which need no pod of ours
+    NativePolicies(native_policies::Args),
     /// Take away what we have written in a cluster: costs on pods, and floors on autoscalers
     CleanUp(clean_up::Args),
     /// Write the CustomResourceDefinitions
@@ -43,6 +46,7 @@ impl Cli {
             Command::Order(args) => order::run(args),
             Command::Check(args) => check::run(args),
             Command::Import(args) => import::run(args),
+            Command::NativePolicies(args) => native_policies::run(args),
             Command::CleanUp(args) => clean_up::run(args),
             Command::Crds(args) => crds::run(args),
         }

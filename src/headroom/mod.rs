@@ -2,6 +2,7 @@
 
 pub mod classes;
 pub mod effective;
+pub mod native;
 pub mod object;
 pub mod quantity;
 pub mod review;

@@ -30,7 +30,7 @@ fn make_pool(cluster: &Cluster, name: &str, rules: Value) -> anyhow::Result<()> 
     Ok(())
 }
 
-fn class(name: &str, value: i32) -> Value {
+pub fn class(name: &str, value: i32) -> Value {
     json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value, "preemptionPolicy": "Never"})
 }
 
@@ -45,7 +45,7 @@ fn spec(pool: &str, change: Value) -> Value {
     spec
 }
 
-fn object(kind: &str, pool: &str, name: &str, spec: Value) -> Value {
+pub fn object(kind: &str, pool: &str, name: &str, spec: Value) -> Value {
     let metadata = json!({"name": name, "namespace": pool});
     let labels = json!({"pool": pool, "app": name});
     let selector = json!({"matchLabels": {"app": name}});

@@ -8,6 +8,7 @@ mod clean_up;
 mod connections;
 mod costs;
 mod doors;
+mod equivalence;
 mod floor;
 mod headroom;
 mod leadership;
@@ -50,9 +51,10 @@ pub struct Cluster {
 }
 
 /// The themes that need nothing but the installation; the longest tests first.
-const INSTALLED: [&[(&str, Test)]; 9] = [
+const INSTALLED: [&[(&str, Test)]; 10] = [
     scale_downs::TESTS,
     floor::TESTS,
+    equivalence::TESTS,
     connections::TESTS,
     costs::TESTS,
     headroom::TESTS,

@@ -6,9 +6,10 @@
 use super::{Context, Finding, Rule};
 use crate::api::Pool;
 use crate::api::headroom_pool::Mode;
+use crate::headroom::native::{About, Twin};
 use crate::headroom::object::{Kind, Object};
 
-pub const RULE: Rule = Rule { id: "canRefill", mode, check };
+pub const RULE: Rule = Rule { id: "canRefill", mode, check, native, unseen: "" };
 
 /// Only a DaemonSet never works; the others may be what somebody wants.
 fn mode(pool: &Pool, object: &Object) -> Mode {
@@ -34,6 +35,40 @@ fn check(context: &Context<'_>) -> Option<Finding> {
         why: format!("{why}, so the room is not refilled"),
         evidence: vec![found.into()],
     })
+}
+
+fn native(pool: &Pool) -> Vec<Twin> {
+    let mode = pool.spec.rules.can_refill;
+    let twin = |part, about, mode, holds: &str, why: &str| Twin {
+        part,
+        about,
+        mode,
+        holds: holds.into(),
+        // A kind never changes.
+        was_so: "true".into(),
+        message: format!("'found a ' + request.kind.kind + ', wanted a Deployment: {why}, so the room is not refilled'"),
+    };
+    let at_most_a_warning = if mode == Mode::Enforce { Mode::Warn } else { mode };
+    let is_controlled =
+        "has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(owner, has(owner.controller) && owner.controller)";
+    let of_a_buffer = "(has(object.metadata.generateName) && object.metadata.generateName.startsWith('fake-pod-'))";
+    vec![
+        twin("daemonset", About::Templates, mode, "request.kind.kind != 'DaemonSet'", "an autoscaler adds no node for its pods"),
+        twin(
+            "job",
+            About::Templates,
+            at_most_a_warning,
+            "!(request.kind.kind in ['Job', 'CronJob'])",
+            "it makes a preempted pod again only so many times",
+        ),
+        twin(
+            "pod",
+            About::Pods,
+            at_most_a_warning,
+            &format!("({is_controlled}) || {of_a_buffer}"),
+            "nothing makes it again once it is preempted",
+        ),
+    ]
 }
 
 #[cfg(test)]

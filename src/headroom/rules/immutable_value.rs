@@ -3,10 +3,16 @@
 //! The API server refuses the UPDATE by itself (`pkg/apis/scheduling/validation`, ValidatePriorityClassUpdate), in a line that does not
 //! say what to do, and before any validating webhook is asked. So this one speaks up where objects are still changed, earlier.
 
-use super::{Context, Finding, Rule};
+use super::{Context, Finding, Rule, no_twin};
 use crate::headroom::object::Body;
 
-pub const RULE: Rule = Rule { id: "immutableValue", mode: |pool, _| pool.spec.rules.immutable_value, check };
+pub const RULE: Rule = Rule {
+    id: "immutableValue",
+    mode: |pool, _| pool.spec.rules.immutable_value,
+    check,
+    native: no_twin,
+    unseen: "all of it: the API server refuses the change before policies are asked",
+};
 
 fn check(context: &Context<'_>) -> Option<Finding> {
     let (Body::Class { value: now, .. }, Body::Class { value: before, .. }) = (&context.object.body, &context.old?.body) else {

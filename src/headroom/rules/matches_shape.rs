@@ -5,12 +5,18 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::NodeSelectorTerm;
 
-use super::{Context, Finding, Rule};
+use super::{Context, Finding, Rule, no_twin};
 use crate::api::Pool;
 use crate::headroom::effective;
 use crate::headroom::object::{PodSpec, Toleration};
 
-pub const RULE: Rule = Rule { id: "matchesShape", mode: |pool, _| pool.spec.rules.matches_shape, check };
+pub const RULE: Rule = Rule {
+    id: "matchesShape",
+    mode: |pool, _| pool.spec.rules.matches_shape,
+    check,
+    native: no_twin,
+    unseen: "all of it: an expression sees no other workload",
+};
 
 fn check(context: &Context<'_>) -> Option<Finding> {
     let (spec, shape) = (context.pod_spec()?, context.shapes.of(&context.pool.name)?);

@@ -6,6 +6,7 @@ use std::fmt;
 
 use super::Shapes;
 use super::classes::Classes;
+use super::native::Twin;
 use super::object::{Body, Kind, Object, PodSpec};
 use crate::api::Pool;
 use crate::api::headroom_pool::Mode;
@@ -53,6 +54,15 @@ pub struct Rule {
     pub mode: fn(&Pool, &Object) -> Mode,
     /// What is wrong, if anything is. Never wrong because something is not known.
     pub check: fn(&Context<'_>) -> Option<Finding>,
+    /// The same in CEL, as far as CEL can say it.
+    pub native: fn(&Pool) -> Vec<Twin>,
+    /// What that cannot see, in words for the documentation; empty where it sees all.
+    pub unseen: &'static str,
+}
+
+/// A rule that CEL cannot say.
+fn no_twin(_: &Pool) -> Vec<Twin> {
+    vec![]
 }
 
 /// What a check may look at.

@@ -1,9 +1,11 @@
 //! `neverPreempts`: a placeholder whose class may preempt takes room from others' lower placeholders.
 
 use super::{Context, Finding, Rule};
+use crate::api::Pool;
+use crate::headroom::native::{About, Twin};
 use crate::headroom::object::Body;
 
-pub const RULE: Rule = Rule { id: "neverPreempts", mode: |pool, _| pool.spec.rules.never_preempts, check };
+pub const RULE: Rule = Rule { id: "neverPreempts", mode: |pool, _| pool.spec.rules.never_preempts, check, native, unseen: "" };
 
 fn check(context: &Context<'_>) -> Option<Finding> {
     let Body::Class { preemption_policy, .. } = &context.object.body else { return None };
@@ -16,6 +18,18 @@ fn check(context: &Context<'_>) -> Option<Finding> {
         why: "placeholders of this class would evict another team's that lie lower, instead of waiting for a node".into(),
         evidence: vec![policy.into()],
     })
+}
+
+fn native(pool: &Pool) -> Vec<Twin> {
+    let never = |object: &str| format!("has({object}.preemptionPolicy) && {object}.preemptionPolicy == 'Never'");
+    vec![Twin {
+        part: "",
+        about: About::Classes,
+        mode: pool.spec.rules.never_preempts,
+        holds: never("object"),
+        was_so: format!("!({})", never("oldObject")),
+        message: "'wanted preemptionPolicy Never: it would take room from lower placeholders'".into(),
+    }]
 }
 
 #[cfg(test)]

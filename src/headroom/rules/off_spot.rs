@@ -1,9 +1,17 @@
 //! `offSpot`: a placeholder that requires spot nodes is reclaimed together with the pods it should make room for.
 
 use super::{Context, Finding, Rule};
+use crate::api::Pool;
+use crate::headroom::native::{About, Twin, list, quoted as text};
 use crate::headroom::spot;
 
-pub const RULE: Rule = Rule { id: "offSpot", mode: |pool, _| pool.spec.rules.off_spot, check };
+pub const RULE: Rule = Rule {
+    id: "offSpot",
+    mode: |pool, _| pool.spec.rules.off_spot,
+    check,
+    native,
+    unseen: "that an alternative of the affinity cannot be met, alone or with the nodeSelector; several expressions about one key",
+};
 
 fn check(context: &Context<'_>) -> Option<Finding> {
     let all = spot::requires_spot(context.pod_spec()?, &context.pool.spot_rows);
@@ -25,6 +33,50 @@ fn check(context: &Context<'_>) -> Option<Finding> {
         why: format!("that is a spot node ({}), which a reclaim takes away together with the pods that need the room{hint}", row.provider),
         evidence: all.iter().map(|evidence| format!("{} {}", evidence.row.key, evidence.found)).collect(),
     })
+}
+
+fn native(pool: &Pool) -> Vec<Twin> {
+    let texts = |values: &[String]| list(values);
+    let map = |rows: Vec<String>| format!("{{{}}}", rows.join(", "));
+    // By any case: a spot value in the wrong one was meant as spot all the same.
+    let lower = |values: &[String]| values.iter().map(|value| value.to_lowercase()).collect::<Vec<_>>();
+    let rows = &pool.spot_rows;
+    let spot = map(rows.iter().map(|row| format!("{}: {}", text(&row.key), list(&lower(&row.spot)))).collect());
+    let regular =
+        map(rows.iter().filter(|row| !row.regular.is_empty()).map(|row| format!("{}: {}", text(&row.key), texts(&row.regular))).collect());
+    let only_spot: Vec<String> =
+        rows.iter().filter(|row| row.regular.is_empty() && row.other.is_empty()).map(|row| row.key.clone()).collect();
+    let is_spot = |key: &str, value: &str| format!("({key} in {spot} && {value}.lowerAscii() in {spot}[{key}])");
+    let requires = format!(
+        "(e.operator == 'In' && e.values.size() > 0 && e.values.all(v, {})) || (e.operator == 'Exists' && e.key in {}) || \
+         (e.operator == 'NotIn' && e.key in {regular} && {regular}[e.key].all(r, r in e.values) && !e.values.exists(v, {}))",
+        is_spot("e.key", "v"),
+        list(&only_spot),
+        is_spot("e.key", "v")
+    );
+    let required = |spec: &str| {
+        let node = format!("{spec}.affinity.nodeAffinity");
+        let all = format!("{node}.requiredDuringSchedulingIgnoredDuringExecution");
+        let terms = format!("{all}.nodeSelectorTerms");
+        // A term without anything matches no node, so it is no alternative.
+        let is_term = "((has(t.matchExpressions) && t.matchExpressions.size() > 0) || (has(t.matchFields) && t.matchFields.size() > 0))";
+        let by_term = format!("has(t.matchExpressions) && t.matchExpressions.exists(e, {requires})");
+        let by_affinity = format!(
+            "(has({spec}.affinity) && has({node}) && has({all}) && {terms}.exists(t, {is_term}) && {terms}.all(t, !{is_term} || ({by_term})))"
+        );
+        let by_selector =
+            format!("(has({spec}.nodeSelector) && {spec}.nodeSelector.exists(k, {}))", is_spot("k", &format!("{spec}.nodeSelector[k]")));
+        format!("({by_selector} || {by_affinity})")
+    };
+    vec![Twin {
+        part: "",
+        about: About::PodsAndTemplates,
+        mode: pool.spec.rules.off_spot,
+        holds: format!("!{}", required("variables.spec")),
+        was_so: required("variables.old"),
+        message: "'its nodeSelector or its required node affinity leaves only spot nodes, which a reclaim takes away together with the pods that need the room'"
+            .into(),
+    }]
 }
 
 fn quoted(values: &[String]) -> String {

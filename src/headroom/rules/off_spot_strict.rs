@@ -4,10 +4,16 @@
 //! A placeholder is proven off spot where every alternative that can be met pins a label of regular nodes, or shuts out the spot nodes of
 //! every key that is in use (`spec.spotKeysInUse`); or where spot nodes are tainted (`spec.spotNodesTainted`) and it does not tolerate it.
 
-use super::{Context, Finding, Rule};
+use super::{Context, Finding, Rule, no_twin};
 use crate::headroom::spot;
 
-pub const RULE: Rule = Rule { id: "offSpotStrict", mode: |pool, _| pool.spec.rules.off_spot_strict, check };
+pub const RULE: Rule = Rule {
+    id: "offSpotStrict",
+    mode: |pool, _| pool.spec.rules.off_spot_strict,
+    check,
+    native: no_twin,
+    unseen: "all of it: alternatives and what they leave are too much for an expression",
+};
 
 fn check(context: &Context<'_>) -> Option<Finding> {
     let (spec, pool) = (context.pod_spec()?, context.pool);

@@ -3,8 +3,10 @@
 //! Only for pools that list their classes.
 
 use super::{Context, Finding, Rule};
+use crate::api::Pool;
+use crate::headroom::native::{About, Twin, list, quoted};
 
-pub const RULE: Rule = Rule { id: "placeholderClass", mode: |pool, _| pool.spec.rules.placeholder_class, check };
+pub const RULE: Rule = Rule { id: "placeholderClass", mode: |pool, _| pool.spec.rules.placeholder_class, check, native, unseen: "" };
 
 fn check(context: &Context<'_>) -> Option<Finding> {
     let spec = context.pod_spec()?;
@@ -20,6 +22,23 @@ fn check(context: &Context<'_>) -> Option<Finding> {
         why: "it is marked as a placeholder of the pool, but has not the priority of one".into(),
         evidence: vec![class.unwrap_or("none").into()],
     })
+}
+
+fn native(pool: &Pool) -> Vec<Twin> {
+    let names = &pool.spec.placeholders.priority_class_names;
+    if names.is_empty() {
+        return vec![];
+    }
+    let names = list(names);
+    let class = "has(variables.spec.priorityClassName) ? variables.spec.priorityClassName : ''";
+    vec![Twin {
+        part: "",
+        about: About::PodsAndTemplates,
+        mode: pool.spec.rules.placeholder_class,
+        holds: format!("({class}) in {names}"),
+        was_so: format!("(has(variables.old.priorityClassName) ? variables.old.priorityClassName : '') == ({class})"),
+        message: format!("'found class ' + ({class}) + ', wanted one of ' + {}", quoted(&names)),
+    }]
 }
 
 #[cfg(test)]

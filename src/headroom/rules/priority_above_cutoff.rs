@@ -5,9 +5,17 @@
 //! cutoff, so a pool with the cutoff `None` is not held to this rule.
 
 use super::{Context, Finding, Rule};
+use crate::api::Pool;
 use crate::api::headroom_pool::Cutoff;
+use crate::headroom::native::{About, Twin};
 
-pub const RULE: Rule = Rule { id: "priorityAboveCutoff", mode: |pool, _| pool.spec.rules.priority_above_cutoff, check };
+pub const RULE: Rule = Rule {
+    id: "priorityAboveCutoff",
+    mode: |pool, _| pool.spec.rules.priority_above_cutoff,
+    check,
+    native,
+    unseen: "a template's class that does not exist yet",
+};
 
 fn check(context: &Context<'_>) -> Option<Finding> {
     let Cutoff::At(cutoff) = context.pool.spec.expendable_priority_cutoff else { return None };
@@ -22,6 +30,34 @@ fn check(context: &Context<'_>) -> Option<Finding> {
         ),
         evidence: vec![priority.to_string()],
     })
+}
+
+fn native(pool: &Pool) -> Vec<Twin> {
+    let Cutoff::At(cutoff) = pool.spec.expendable_priority_cutoff else { return vec![] };
+    let twin = |part, about, holds: String, was_so: &str, found: &str| Twin {
+        part,
+        about,
+        mode: pool.spec.rules.priority_above_cutoff,
+        holds,
+        was_so: was_so.into(),
+        message: format!("'found ' + {found} + ', wanted {cutoff} or higher: below the expendable cutoff a pending pod never adds a node'"),
+    };
+    let of_pod = format!("!has(variables.spec.priority) || variables.spec.priority >= {cutoff}");
+    let of_template = format!(
+        "!has(variables.spec.priorityClassName) || variables.spec.priorityClassName != params.metadata.name || params.value >= {cutoff}"
+    );
+    let same_class = "has(variables.old.priorityClassName) && variables.old.priorityClassName == variables.spec.priorityClassName";
+    vec![
+        twin("class", About::Classes, format!("object.value >= {cutoff}"), "oldObject.value == object.value", "string(object.value)"),
+        twin("pod", About::Pods, of_pod, "true", "string(variables.spec.priority)"),
+        twin(
+            "template",
+            About::TemplatesByClass,
+            of_template,
+            same_class,
+            "params.metadata.name + ' with priority ' + string(params.value)",
+        ),
+    ]
 }
 
 #[cfg(test)]

@@ -4,8 +4,16 @@
 //! without a class has priority 0, and so does a placeholder whose class was forgotten.
 
 use super::{Context, Finding, Rule};
+use crate::api::Pool;
+use crate::headroom::native::{About, Twin};
 
-pub const RULE: Rule = Rule { id: "priorityBelowWorkloads", mode: |pool, _| pool.spec.rules.priority_below_workloads, check };
+pub const RULE: Rule = Rule {
+    id: "priorityBelowWorkloads",
+    mode: |pool, _| pool.spec.rules.priority_below_workloads,
+    check,
+    native,
+    unseen: "a template's class that does not exist yet; that a template without a class gets the cluster's default class",
+};
 
 fn check(context: &Context<'_>) -> Option<Finding> {
     let floor = context.pool.spec.workload_priority_floor;
@@ -17,6 +25,39 @@ fn check(context: &Context<'_>) -> Option<Finding> {
         why: format!("a pod of priority {floor}, the lowest of a real workload, cannot preempt it, so its room is never given away"),
         evidence: vec![priority.to_string()],
     })
+}
+
+fn native(pool: &Pool) -> Vec<Twin> {
+    let floor = pool.spec.workload_priority_floor;
+    let twin = |part, about, holds: String, was_so: &str, found: &str| Twin {
+        part,
+        about,
+        mode: pool.spec.rules.priority_below_workloads,
+        holds,
+        was_so: was_so.into(),
+        message: format!("'found ' + {found} + ', wanted less than {floor}: the lowest of a real workload cannot preempt it'"),
+    };
+    let class = "variables.spec.priorityClassName";
+    let of_pod = format!("has(variables.spec.priority) && variables.spec.priority < {floor}");
+    let of_template = format!("!has({class}) || {class} != params.metadata.name || params.value < {floor}");
+    let same_class = format!("has(variables.old.priorityClassName) && variables.old.priorityClassName == {class}");
+    let mut twins = vec![
+        twin("class", About::Classes, format!("object.value < {floor}"), "oldObject.value == object.value", "string(object.value)"),
+        twin("pod", About::Pods, of_pod, "true", "(has(variables.spec.priority) ? string(variables.spec.priority) : 'no priority')"),
+        twin(
+            "template",
+            About::TemplatesByClass,
+            of_template,
+            &same_class,
+            "params.metadata.name + ' with priority ' + string(params.value)",
+        ),
+    ];
+    if floor <= 0 {
+        let named = format!("has({class}) && {class} != ''");
+        let was_none = "!has(variables.old.priorityClassName) || variables.old.priorityClassName == ''";
+        twins.push(twin("noclass", About::Templates, named, was_none, "'no class, so priority 0'"));
+    }
+    twins
 }
 
 #[cfg(test)]

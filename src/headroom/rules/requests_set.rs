@@ -6,13 +6,14 @@
 use super::{Context, Finding, Rule};
 use crate::api::Pool;
 use crate::api::headroom_pool::Mode;
+use crate::headroom::native::{About, Twin};
 use crate::headroom::object::{Object, PodSpec, Resources};
 use crate::headroom::quantity::Quantity;
 
 /// Less memory than this holds no room for anything; whoever writes it meant another unit.
 const LEAST_MEMORY: Quantity = Quantity { nanos: (1 << 20) * 1_000_000_000 };
 
-pub const RULE: Rule = Rule { id: "requestsSet", mode, check };
+pub const RULE: Rule = Rule { id: "requestsSet", mode, check, native, unseen: "amounts so large that CEL's quantities end before them" };
 
 /// Absurd requests are a matter of opinion, so they are never more than a warning.
 fn mode(pool: &Pool, object: &Object) -> Mode {
@@ -53,6 +54,51 @@ fn check(context: &Context<'_>) -> Option<Finding> {
         evidence: vec![text.clone()],
         found: text,
     })
+}
+
+fn native(pool: &Pool) -> Vec<Twin> {
+    let mode = pool.spec.rules.requests_set;
+    let some = |of: &str| format!("(has({of}) && {of}.exists(name, quantity(string({of}[name])).isGreaterThan(quantity('0'))))");
+    let of_resources = |resources: &str| {
+        format!("(has({resources}) && ({} || {}))", some(&format!("{resources}.requests")), some(&format!("{resources}.limits")))
+    };
+    let reserves = |spec: &str| {
+        format!(
+            "{spec}.containers.exists(container, {}) || {}",
+            of_resources("container.resources"),
+            of_resources(&format!("{spec}.resources"))
+        )
+    };
+    let memory = |of: &str| format!("has(container.resources.{of}) && 'memory' in container.resources.{of}");
+    let little = |of: &str| format!("quantity(string(container.resources.{of}['memory'])).isLessThan(quantity('1Mi'))");
+    let absurd = |spec: &str| {
+        let by_request = format!("({} ? {} : {} && {})", memory("requests"), little("requests"), memory("limits"), little("limits"));
+        format!("{spec}.containers.exists(container, has(container.resources) && {by_request})")
+    };
+    let twin = |part, mode, holds, was_so, message: &str| Twin {
+        part,
+        about: About::PodsAndTemplates,
+        mode,
+        holds,
+        was_so,
+        message: message.into(),
+    };
+    vec![
+        twin(
+            "",
+            mode,
+            reserves("variables.spec"),
+            format!("!({})", reserves("variables.old")),
+            "'found none, wanted requests: a pod without them reserves nothing'",
+        ),
+        twin(
+            "absurd",
+            if mode == Mode::Enforce { Mode::Warn } else { mode },
+            format!("!({})", absurd("variables.spec")),
+            absurd("variables.old"),
+            "'found less than 1Mi of memory: on memory m means thousandths of a byte, and no unit means bytes'",
+        ),
+    ]
 }
 
 fn reserves_something(spec: &PodSpec) -> bool {

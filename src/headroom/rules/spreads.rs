@@ -4,9 +4,11 @@
 use kube::core::{Selector, SelectorExt};
 
 use super::{Context, Finding, Rule};
+use crate::api::Pool;
+use crate::headroom::native::{About, Twin};
 use crate::headroom::object::{Body, Spread};
 
-pub const RULE: Rule = Rule { id: "spreads", mode: |pool, _| pool.spec.rules.spreads, check };
+pub const RULE: Rule = Rule { id: "spreads", mode: |pool, _| pool.spec.rules.spreads, check, native, unseen: "" };
 
 fn check(context: &Context<'_>) -> Option<Finding> {
     let Body::Pod { labels, spec } = &context.object.body else { return None };
@@ -29,6 +31,36 @@ fn check(context: &Context<'_>) -> Option<Finding> {
             .into(),
         evidence: vec![found],
     })
+}
+
+fn native(pool: &Pool) -> Vec<Twin> {
+    let equal = "(!has(c.labelSelector.matchLabels) || c.labelSelector.matchLabels.all(k, k in variables.labels && variables.labels[k] == c.labelSelector.matchLabels[k]))";
+    let holds = "e.operator == 'In' ? (e.key in variables.labels && variables.labels[e.key] in e.values) : \
+                 e.operator == 'NotIn' ? !(e.key in variables.labels && variables.labels[e.key] in e.values) : \
+                 e.operator == 'Exists' ? e.key in variables.labels : !(e.key in variables.labels)";
+    let expressions = format!("(!has(c.labelSelector.matchExpressions) || c.labelSelector.matchExpressions.all(e, {holds}))");
+    let matches = format!("has(c.labelSelector) && {equal} && {expressions}");
+    let all = |spec: &str| {
+        let anti = format!("{spec}.affinity.podAntiAffinity");
+        let (required, preferred) = (
+            format!("{anti}.requiredDuringSchedulingIgnoredDuringExecution"),
+            format!("{anti}.preferredDuringSchedulingIgnoredDuringExecution"),
+        );
+        let of_preferred = matches.replace("c.labelSelector", "p.podAffinityTerm.labelSelector");
+        format!(
+            "(!has({spec}.topologySpreadConstraints) || {spec}.topologySpreadConstraints.all(c, {matches})) && \
+             (!has({spec}.affinity) || !has({anti}) || ((!has({required}) || {required}.all(c, {matches})) && (!has({preferred}) || {preferred}.all(p, {of_preferred}))))"
+        )
+    };
+    vec![Twin {
+        part: "",
+        about: About::PodsAndTemplates,
+        mode: pool.spec.rules.spreads,
+        holds: all("variables.spec"),
+        // The old constraints, held against the labels of now: near enough for a warning.
+        was_so: format!("!({})", all("variables.old")),
+        message: "'a constraint that keeps pods apart does not match the placeholder itself'".into(),
+    }]
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
 //! `supportedImage`: the pause image from a registry that has been retired may not be pulled any more, or be changed by nobody.
 
 use super::{Context, Finding, Rule};
+use crate::api::Pool;
+use crate::headroom::native::{About, Twin, quoted};
 
 /// Retired in favour of registry.k8s.io; frozen in April 2023.
 const RETIRED: [&str; 2] = ["k8s.gcr.io/", "gcr.io/google_containers/"];
 
-pub const RULE: Rule = Rule { id: "supportedImage", mode: |pool, _| pool.spec.rules.supported_image, check };
+pub const RULE: Rule = Rule { id: "supportedImage", mode: |pool, _| pool.spec.rules.supported_image, check, native, unseen: "" };
 
 fn check(context: &Context<'_>) -> Option<Finding> {
     let containers = &context.pod_spec()?.containers;
@@ -19,6 +21,19 @@ fn check(context: &Context<'_>) -> Option<Finding> {
         why: "that registry is retired, so a new node may not be able to pull the image".into(),
         evidence: vec![image.into()],
     })
+}
+
+fn native(pool: &Pool) -> Vec<Twin> {
+    let retired = RETIRED.map(|registry| format!("container.image.startsWith({})", quoted(registry))).join(" || ");
+    let image = format!("has(container.image) && ({retired})");
+    vec![Twin {
+        part: "",
+        about: About::PodsAndTemplates,
+        mode: pool.spec.rules.supported_image,
+        holds: format!("!variables.spec.containers.exists(container, {image})"),
+        was_so: format!("variables.old.containers.exists(container, {image})"),
+        message: "'wanted registry.k8s.io: that registry is retired'".into(),
+    }]
 }
 
 #[cfg(test)]

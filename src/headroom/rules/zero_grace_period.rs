@@ -7,12 +7,14 @@
 use super::{Context, Finding, Rule};
 use crate::api::Pool;
 use crate::api::headroom_pool::{FixableMode, Mode};
+use crate::headroom::native::{About, Twin};
 use crate::headroom::object::Object;
 
 /// What the API server fills in (`k8s.io/api/core/v1`, DefaultTerminationGracePeriodSeconds).
 pub const DEFAULT: i64 = 30;
 
-pub const RULE: Rule = Rule { id: "zeroGracePeriod", mode, check };
+pub const RULE: Rule =
+    Rule { id: "zeroGracePeriod", mode, check, native, unseen: "`Fix`: it changes nothing, so a pod's 30 passes with a warning" };
 
 fn mode(pool: &Pool, object: &Object) -> Mode {
     match pool.spec.rules.zero_grace_period {
@@ -23,6 +25,27 @@ fn mode(pool: &Pool, object: &Object) -> Mode {
         // Changing a template would fight with GitOps and start a rollout; its pods are fixed when they are created.
         FixableMode::Fix if object.is_template() && grace_period(object) == Some(DEFAULT) => Mode::Warn,
         FixableMode::Fix => Mode::Enforce,
+    }
+}
+
+fn native(pool: &Pool) -> Vec<Twin> {
+    let twin = |part, mode, wanted: &str| {
+        Twin {
+        part,
+        about: About::PodsAndTemplates,
+        mode,
+        holds: format!("has(variables.spec.terminationGracePeriodSeconds) && variables.spec.terminationGracePeriodSeconds in {wanted}"),
+        was_so: "variables.old.terminationGracePeriodSeconds == variables.spec.terminationGracePeriodSeconds".into(),
+        message: "'found ' + string(variables.spec.terminationGracePeriodSeconds) + ', wanted 0: a displaced pod would wait that long; 30 is also what the API server fills in'"
+            .into(),
+    }
+    };
+    match pool.spec.rules.zero_grace_period {
+        FixableMode::Enforce => vec![twin("", Mode::Enforce, "[0]")],
+        FixableMode::Warn => vec![twin("", Mode::Warn, "[0]")],
+        FixableMode::Audit => vec![twin("", Mode::Audit, "[0]")],
+        FixableMode::Off => vec![],
+        FixableMode::Fix => vec![twin("", Mode::Enforce, "[0, 30]"), twin("default", Mode::Warn, "[0]")],
     }
 }
 
