@@ -78,6 +78,14 @@ fn the_committed_crds_are_those_of_the_types() {
 }
 
 #[test]
+fn the_native_policies_are_those_of_the_rules() {
+    let directory = root().join("manifests/native-policies");
+    let made = pecking_order::cli::native_policies::render(&directory.join("pool.yaml")).unwrap();
+    let committed = std::fs::read_to_string(directory.join("general.yaml")).unwrap();
+    assert!(committed == made, "manifests/native-policies/general.yaml is not what the rules say; run: make generate");
+}
+
+#[test]
 fn the_installation_is_made_of_its_parts() {
     let parts = |directory: &str| {
         let mut files: Vec<_> = std::fs::read_dir(root().join(directory)).unwrap().map(|entry| entry.unwrap().path()).collect();

@@ -11,6 +11,7 @@ pub mod crds;
 pub mod import;
 pub mod native_policies;
 pub mod order;
+pub mod scan;
 pub mod serve;
 
 /// Decides which pod goes first: deletion costs from real work, and headroom that works.
@@ -31,6 +32,8 @@ enum Command {
     Check(check::Args),
     /// Bring the configuration of another tool over
     Import(import::Args),
+    /// Hold what is in a cluster already against the rules of its pools
+    Scan(scan::Args),
     /// Write the rules of pools as ValidatingAdmissionPolicies, which need no pod of ours
     NativePolicies(native_policies::Args),
     /// Take away what we have written in a cluster: costs on pods, and floors on autoscalers
@@ -46,6 +49,7 @@ impl Cli {
             Command::Order(args) => order::run(args),
             Command::Check(args) => check::run(args),
             Command::Import(args) => import::run(args),
+            Command::Scan(args) => scan::run(args),
             Command::NativePolicies(args) => native_policies::run(args),
             Command::CleanUp(args) => clean_up::run(args),
             Command::Crds(args) => crds::run(args),

@@ -1,9 +1,9 @@
 //! `pecking-order native-policies`: the rules of pools as ValidatingAdmissionPolicies, which the API server checks without a pod of ours.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 
 use crate::api::Pool;
 use crate::api::documents::{Document, read_documents, read_text};
@@ -20,8 +20,18 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let text = read_text(&args.file).map_err(anyhow::Error::msg)?;
-    let (documents, errors) = read_documents(&args.file, &text);
+    let yaml = render(&args.file)?;
+    match &args.output {
+        None => super::print(yaml.trim_end())?,
+        Some(file) => std::fs::write(file, yaml).with_context(|| format!("cannot write {}", file.display()))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The policies of all pools of a file, as YAML.
+pub fn render(file: &Path) -> anyhow::Result<String> {
+    let text = read_text(file).map_err(anyhow::Error::msg).with_context(|| file.display().to_string())?;
+    let (documents, errors) = read_documents(file, &text);
     if !errors.is_empty() {
         bail!("{}", errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"));
     }
@@ -31,16 +41,12 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     });
     let policies: Vec<_> = pools.flat_map(|pool| native::policies(&pool)).collect();
     if policies.is_empty() {
-        bail!("{}: found no HeadroomPool with a rule that is on, wanted one", args.file.display());
+        bail!("{}: found no HeadroomPool with a rule that is on, wanted one", file.display());
     }
     let mut yaml = String::from("# Made by `pecking-order native-policies`; change the pool, not this.\n");
     for policy in policies {
         yaml += "---\n";
         yaml += &serde_saphyr::to_string(&policy)?;
     }
-    match &args.output {
-        None => super::print(yaml.trim_end())?,
-        Some(file) => std::fs::write(file, yaml)?,
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(yaml)
 }

@@ -44,7 +44,7 @@ fn store(world: &World, pool: &str, spec: Option<PodSpec>) {
 }
 
 /// `None` where there is no such workload.
-async fn read(client: &Client, like: &Like) -> Result<Option<PodSpec>, String> {
+pub async fn read(client: &Client, like: &Like) -> Result<Option<PodSpec>, String> {
     let kind = match like.kind {
         LikeKind::Deployment => Kind::Deployment,
         LikeKind::StatefulSet => Kind::StatefulSet,

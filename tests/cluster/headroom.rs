@@ -14,12 +14,17 @@ pub const TESTS: &[(&str, Test)] = &[
     ("headroom::fix_makes_a_pods_30_zero_and_warns_of_a_template", fix_makes_a_pods_30_zero),
     ("headroom::a6_a_changed_value_says_what_to_do", a6_a_changed_value),
     ("headroom::c6_a_placeholder_is_held_to_its_shape", c6_shape),
+    ("headroom::a_scan_finds_what_was_there_before", a_scan),
     ("headroom::e5_the_dry_run_of_a_capacity_buffer", e5_capacity_buffer),
 ];
 
 /// A pool and its class; each test has its own, since both are cluster-wide. Returns once the pool is in force.
 fn make_pool(cluster: &Cluster, name: &str, rules: Value) -> anyhow::Result<()> {
     cluster.make_namespace(name)?;
+    make_pool_in(cluster, name, rules)
+}
+
+fn make_pool_in(cluster: &Cluster, name: &str, rules: Value) -> anyhow::Result<()> {
     let pool = json!({"apiVersion": "pecking-order.dev/v1alpha1", "kind": "HeadroomPool", "metadata": {"name": name},
         "spec": {"placeholders": {"priorityClassNames": [format!("{name}-class")], "selector": {"matchLabels": {"pool": name}}}, "rules": rules}});
     cluster.admin.apply(&pool.to_string())?;
@@ -273,5 +278,51 @@ fn e5_capacity_buffer(cluster: &'static Cluster) -> anyhow::Result<()> {
     ensure!(output.success && output.stderr.is_empty(), "{}", output.stderr);
     let output = create("buffers-deep")?;
     ensure!(!output.success && output.stderr.contains("[priorityAboveCutoff]"), "{}", output.stderr);
+    Ok(())
+}
+
+/// What an admission webhook never sees: objects that were there before, and pods that are older than their class.
+fn a_scan(cluster: &'static Cluster) -> anyhow::Result<()> {
+    let pool = "scanned";
+    cluster.make_namespace(pool)?;
+    cluster.admin.apply(&class("scanned-class", -20).to_string())?;
+    let bad = object("Deployment", pool, "old", spec(pool, json!({"terminationGracePeriodSeconds": 30})));
+    cluster.admin.apply(&bad.to_string())?;
+    cluster.admin.apply(&object("Pod", pool, "older", spec(pool, json!({}))).to_string())?;
+    // The class is made anew; the pod keeps the number.
+    cluster.admin.run(&["delete", "priorityclass", "scanned-class"])?;
+    make_pool_in(cluster, pool, json!({}))?;
+    let scan = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_pecking-order"));
+        let output = command.args(["scan", "-n", pool]).args(arguments).env("KUBECONFIG", cluster.kubeconfig("admin")).output()?;
+        anyhow::Ok((output.status.code(), String::from_utf8(output.stdout)?))
+    };
+    let (code, text) = scan(&["-o", "json"])?;
+    let report: Value = serde_json::from_str(&text)?;
+    let found: Vec<(&str, &str, &str)> = report["findings"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|row| row["namespace"] == pool)
+        .filter_map(|row| Some((row["level"].as_str()?, row["rule"].as_str()?, row["name"].as_str()?)))
+        .collect();
+    let wanted = [
+        ("error", "priorityAboveCutoff", "older"),
+        ("warning", "canRefill", "older"),
+        ("warning", "outdatedPriority", "older"),
+        ("error", "zeroGracePeriod", "old"),
+    ];
+    ensure!(code == Some(1) && found == wanted, "{code:?} {found:?}");
+    let (_, table) = scan(&[])?;
+    ensure!(table.contains("| Deployment old ") && table.contains("objects: "), "{table}");
+    let (_, reports) = scan(&["-o", "policy-report"])?;
+    ensure!(
+        reports.contains("kind: PolicyReport") && reports.contains("fail: 2") && reports.contains("rule: zeroGracePeriod"),
+        "{reports}"
+    );
+    // Who may not list is told so, and nothing is said to be well.
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_pecking-order"));
+    let output = command.args(["scan", "-n", pool]).env("KUBECONFIG", cluster.kubeconfig("ordinary")).output()?;
+    ensure!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("cannot list headroompools"), "{output:?}");
     Ok(())
 }
