@@ -7,7 +7,7 @@ CACHE ?= $(or $(PECKING_ORDER_CACHE),$(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME)/pe
 DENY_VERSION := 0.20.2
 DENY := $(CACHE)/tools/$(DENY_VERSION)/bin/cargo-deny
 
-.PHONY: help demo demo-cluster prove test lint unit cluster deny generate bench image clean
+.PHONY: help demo demo-cluster demo-headroom prove test lint unit cluster deny generate bench image clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  %-14s %s\n", $$1, $$2 }'
@@ -19,6 +19,10 @@ demo: ## Show the whole job without a cluster: reviews over TLS, the pecking ord
 demo-cluster: ## Show the same job on a real control plane (builds it the first time)
 	cargo build --quiet --bin pecking-order --example demo_cluster
 	./target/debug/examples/demo_cluster
+
+demo-headroom: ## Show on the real scheduler how long displaced pods wait for placeholders with a grace period of 0 and of 30 s
+	cargo build --quiet --example demo_headroom
+	./target/debug/examples/demo_headroom
 
 prove: ## Scale down hundreds of times on a real control plane, also under load, and count the right victims (25 minutes)
 	cargo build --quiet --bin pecking-order --example prove

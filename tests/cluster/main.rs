@@ -16,6 +16,7 @@ mod order;
 mod outage;
 mod own_account;
 mod policies;
+mod requests;
 mod scale_downs;
 mod status;
 
@@ -51,7 +52,7 @@ pub struct Cluster {
 }
 
 /// The themes that need nothing but the installation; the longest tests first.
-const INSTALLED: [&[(&str, Test)]; 10] = [
+const INSTALLED: [&[(&str, Test)]; 11] = [
     scale_downs::TESTS,
     floor::TESTS,
     equivalence::TESTS,
@@ -61,6 +62,7 @@ const INSTALLED: [&[(&str, Test)]; 10] = [
     order::TESTS,
     own_account::TESTS,
     policies::TESTS,
+    requests::TESTS,
     status::TESTS,
 ];
 
