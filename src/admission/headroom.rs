@@ -71,7 +71,7 @@ fn denial(object: &Object, found: &Review) -> Option<Denial> {
                 reason: (*rule).into(),
                 field: finding.field.clone(),
                 message: format!(
-                    "[{rule}] found {}, wanted {}: {} (HeadroomPool {pool}, pecking-order)",
+                    "[{rule}] found {}, wanted {}: {} (HeadroomPool {pool}, pecking-order; docs/headroom.md#{rule})",
                     finding.found, finding.wanted, finding.why
                 ),
             })

@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 pub mod check;
 pub mod clean_up;
 pub mod crds;
+pub mod headroom;
 pub mod import;
 pub mod native_policies;
 pub mod order;
@@ -32,6 +33,8 @@ enum Command {
     Check(check::Args),
     /// Bring the configuration of another tool over
     Import(import::Args),
+    /// What there is to know about placeholders
+    Headroom(headroom::Args),
     /// Hold what is in a cluster already against the rules of its pools
     Scan(scan::Args),
     /// Write the rules of pools as ValidatingAdmissionPolicies, which need no pod of ours
@@ -49,6 +52,7 @@ impl Cli {
             Command::Order(args) => order::run(args),
             Command::Check(args) => check::run(args),
             Command::Import(args) => import::run(args),
+            Command::Headroom(args) => headroom::run(args),
             Command::Scan(args) => scan::run(args),
             Command::NativePolicies(args) => native_policies::run(args),
             Command::CleanUp(args) => clean_up::run(args),

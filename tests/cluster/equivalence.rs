@@ -88,6 +88,7 @@ fn changes() -> Vec<(&'static str, Value, &'static [&'static str])> {
         ("spot-eks", json!({"nodeSelector": {"eks.amazonaws.com/capacityType": "SPOT"}}), &[]),
         ("spot-misspelt", json!({"nodeSelector": {"eks.amazonaws.com/capacityType": "spot"}}), &[]),
         ("spot-empty", json!({"nodeSelector": {"machine.openshift.io/interruptible-instance": ""}}), &[]),
+        ("spot-unknown", json!({"nodeSelector": {"eks.amazonaws.com/capacityType": "ONDEMAND"}}), &[]),
         ("on-demand", json!({"nodeSelector": {capacity: "on-demand"}}), &[]),
         ("not-preemptible", json!({"nodeSelector": {"yandex.cloud/preemptible": "false"}}), &[]),
         ("affinity-spot", required(json!([one(capacity, "In", json!(["spot"]))])), &[]),

@@ -2,20 +2,42 @@
 
 use super::{Context, Finding, Rule};
 use crate::api::Pool;
+use crate::api::headroom_pool::Mode;
 use crate::headroom::native::{About, Twin, list, quoted as text};
+use crate::headroom::object::Object;
 use crate::headroom::spot;
 
 pub const RULE: Rule = Rule {
     id: "offSpot",
-    mode: |pool, _| pool.spec.rules.off_spot,
+    mode,
     check,
     native,
     unseen: "that an alternative of the affinity cannot be met, alone or with the nodeSelector; several expressions about one key",
 };
 
+/// A value that nobody knows is at most a warning: somebody may know it.
+fn mode(pool: &Pool, object: &Object) -> Mode {
+    let requires = object.pod_spec().is_some_and(|spec| !spot::requires_spot(spec, &pool.spot_rows).is_empty());
+    match pool.spec.rules.off_spot {
+        Mode::Enforce if !requires => Mode::Warn,
+        mode => mode,
+    }
+}
+
 fn check(context: &Context<'_>) -> Option<Finding> {
-    let all = spot::requires_spot(context.pod_spec()?, &context.pool.spot_rows);
-    let evidence = all.first()?;
+    let (spec, rows) = (context.pod_spec()?, &context.pool.spot_rows);
+    let all = spot::requires_spot(spec, rows);
+    let Some(evidence) = all.first() else {
+        let (field, value, row) = spot::unknown_value(spec, rows)?;
+        let known: Vec<String> = row.regular.iter().chain(&row.other).chain(&row.spot).cloned().collect();
+        return Some(Finding {
+            field: context.below_spec(&field),
+            found: format!("`{value}`"),
+            wanted: quoted(&known),
+            why: format!("no node of {} has that value, so the placeholder would stay Pending for ever", row.provider),
+            evidence: vec![format!("{} {value}", row.key)],
+        });
+    };
     let row = &evidence.row;
     let hint = if evidence.misspelt {
         format!("; the value is written {}, so this one matches no node at all", quoted(&row.spot))
@@ -68,7 +90,26 @@ fn native(pool: &Pool) -> Vec<Twin> {
             format!("(has({spec}.nodeSelector) && {spec}.nodeSelector.exists(k, {}))", is_spot("k", &format!("{spec}.nodeSelector[k]")));
         format!("({by_selector} || {by_affinity})")
     };
-    vec![Twin {
+    let known_by_all = rows.iter().filter(|row| !row.regular.is_empty() && row.provider != spot::CONVENTION);
+    let known_values = |row: &spot::SpotRow| list(row.regular.iter().chain(&row.other).chain(&row.spot));
+    let known = map(known_by_all.map(|row| format!("{}: {}", text(&row.key), known_values(row))).collect());
+    let is_unknown = |spec: &str| {
+        let value = format!("{spec}.nodeSelector[k]");
+        format!(
+            "has({spec}.nodeSelector) && {spec}.nodeSelector.exists(k, k in {known} && !({value} in {known}[k]) && !{})",
+            is_spot("k", &value)
+        )
+    };
+    let unknown = Twin {
+        part: "unknown",
+        about: About::PodsAndTemplates,
+        mode: if pool.spec.rules.off_spot == Mode::Enforce { Mode::Warn } else { pool.spec.rules.off_spot },
+        // Where it requires spot as well, that is what is said.
+        holds: format!("{} || !({})", required("variables.spec"), is_unknown("variables.spec")),
+        was_so: is_unknown("variables.old"),
+        message: "'no node has that value of a capacity label, so the placeholder would stay Pending for ever'".into(),
+    };
+    let requires_spot = Twin {
         part: "",
         about: About::PodsAndTemplates,
         mode: pool.spec.rules.off_spot,
@@ -76,7 +117,8 @@ fn native(pool: &Pool) -> Vec<Twin> {
         was_so: required("variables.old"),
         message: "'its nodeSelector or its required node affinity leaves only spot nodes, which a reclaim takes away together with the pods that need the room'"
             .into(),
-    }]
+    };
+    vec![requires_spot, unknown]
 }
 
 fn quoted(values: &[String]) -> String {
@@ -104,6 +146,19 @@ mod tests {
     fn d2_says_that_a_misspelt_value_matches_no_node() {
         let finding = check_pod(&RULE, json!({}), json!({"nodeSelector": {"eks.amazonaws.com/capacityType": "spot"}})).unwrap();
         assert!(finding.why.ends_with("the value is written `SPOT`, so this one matches no node at all"), "{}", finding.why);
+    }
+
+    /// D3: a value that no node has.
+    #[test]
+    fn d3_an_unknown_value_is_a_warning() {
+        let spec = json!({"nodeSelector": {"eks.amazonaws.com/capacityType": "ONDEMAND"}});
+        let finding = check_pod(&RULE, json!({}), spec.clone()).unwrap();
+        assert_eq!(finding.wanted, "`ON_DEMAND` or `CAPACITY_BLOCK` or `SPOT`");
+        assert!(finding.why.contains("stay Pending for ever"));
+        let object = Object::read(crate::headroom::object::Kind::Pod, &json!({"spec": spec}).to_string()).unwrap();
+        assert_eq!(mode(&super::super::tests::pool(json!({})), &object), Mode::Warn);
+        // What a convention means by a value is anybody's guess.
+        assert_eq!(check_pod(&RULE, json!({}), json!({"nodeSelector": {"lifecycle": "long"}})), None);
     }
 
     /// D15: home-grown keys are data.

@@ -4,7 +4,7 @@ mod demands;
 mod table;
 
 use demands::Demands;
-pub use table::{SpotRow, built_in, is_spot};
+pub use table::{CONVENTION, SpotRow, built_in, is_spot};
 
 use super::object::{PodSpec, Toleration};
 
@@ -91,7 +91,7 @@ fn tolerates_spot(toleration: &Toleration, row: &SpotRow) -> bool {
 pub fn unknown_value<'a>(spec: &PodSpec, rows: &'a [SpotRow]) -> Option<(String, String, &'a SpotRow)> {
     let is_known = |row: &SpotRow, value: &String| {
         let known = row.spot.iter().chain(&row.regular).chain(&row.other);
-        known.clone().any(|known| known == value) || row.regular.is_empty() || row.provider == table::CONVENTION
+        known.clone().any(|known| known == value) || row.regular.is_empty() || row.provider == CONVENTION
     };
     rows.iter().find_map(|row| {
         let value = spec.node_selector.get(&row.key).filter(|value| !is_known(row, value))?;
