@@ -93,3 +93,13 @@ fn the_examples_are_valid() {
     assert!(errors.is_empty() && documents.len() == 2, "{errors:?}");
     Config::read(&root().join("examples/standalone/server.yaml")).unwrap();
 }
+
+#[test]
+fn every_rule_is_explained_with_what_its_native_twin_cannot_see() {
+    let page = std::fs::read_to_string(root().join("docs/headroom.md")).unwrap();
+    for rule in pecking_order::headroom::rules::ALL {
+        assert!(page.contains(&format!("<a id=\"{}\"></a>`{}`", rule.id, rule.id)), "{} is not explained", rule.id);
+        let unseen = if rule.unseen.is_empty() { "nothing" } else { rule.unseen };
+        assert!(page.contains(&format!("| `{}` | {unseen} |", rule.id)), "{}: its twin cannot see {unseen}", rule.id);
+    }
+}
