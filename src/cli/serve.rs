@@ -29,7 +29,7 @@ use crate::cluster::status::Reporter;
 use crate::cluster::truth::Observer;
 use crate::cluster::world::List;
 use crate::cluster::writer::{ApiWriter, PodWriter};
-use crate::cluster::{World, doors, jitter, policies, shapes};
+use crate::cluster::{World, doors, jitter, largest, policies, scan, shapes};
 use crate::server::certificates::{self, Keeper};
 use crate::server::config::{Certificates, Config};
 use crate::server::connections::Bounded;
@@ -103,12 +103,14 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
                 essential.spawn(elector.run());
                 let installed = doors::watch(writing.clone(), config.webhook_configuration(), leadership.clone(), reporter.clone());
                 essential.spawn(installed);
+                essential.spawn(scan::run(writing.clone(), config.scan, leadership.clone()));
                 essential.spawn(policies::watch_policies(watching.clone(), world.clone(), backends.clone(), reporter.clone()));
                 essential.spawn(policies::watch_pools(watching.clone(), world.clone(), backends.clone(), reporter.clone()));
                 leading = Some(Leading { leases, leadership, reporter, autoscalers: Autoscalers::new(writing.clone()) });
             }
             essential.spawn(policies::watch_classes(watching.clone(), world.clone()));
             essential.spawn(shapes::watch(writing.clone(), world.clone()));
+            essential.spawn(largest::watch(writing.clone(), world.clone()));
             (Some(watching), Arc::new(ApiWriter::new(writing)))
         }
         (None, files) => {

@@ -49,7 +49,8 @@ impl Floors {
         loop {
             ticks.tick().await;
             // Until every pod is known and measured, there would be too few of them.
-            if self.leadership.is_mine() && self.world.knows(List::Pods) {
+            let knows_pods = self.world.knows(List::Pods) && self.world.pods.is_listed(policy.key());
+            if self.leadership.is_mine() && knows_pods {
                 if let Some(said) = self.look(&policy, floor, &mut holder).await {
                     self.reporter.floor(policy.key(), policy.generation, said);
                 }

@@ -14,6 +14,7 @@ use crate::api::Policies;
 use crate::cost::CostCache;
 use crate::cost::contested::Contested;
 use crate::cost::tie_break::Nodes;
+use crate::headroom::effective::Resources;
 use crate::headroom::{Classes, Known, Shapes};
 
 pub struct World {
@@ -21,6 +22,8 @@ pub struct World {
     policies_changed: watch::Sender<()>,
     pub classes: ArcSwap<Classes>,
     pub shapes: ArcSwap<Shapes>,
+    /// What the largest node has; empty where that is not known.
+    pub largest: ArcSwap<Resources>,
     /// Known only where a policy asks for a tie-break that needs them.
     pub nodes: ArcSwap<Nodes>,
     pub costs: CostCache,
@@ -41,6 +44,7 @@ impl Default for World {
             policies_changed: watch::Sender::new(()),
             classes: ArcSwap::default(),
             shapes: ArcSwap::default(),
+            largest: ArcSwap::default(),
             nodes: ArcSwap::default(),
             costs: CostCache::default(),
             pods: PodStore::default(),
@@ -70,7 +74,7 @@ impl World {
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
             policies: self.policies.load_full(),
-            headroom: Known { classes: self.classes.load_full(), shapes: self.shapes.load_full() },
+            headroom: Known { classes: self.classes.load_full(), shapes: self.shapes.load_full(), largest: self.largest.load_full() },
             costs: self.costs.clone(),
             contested: self.contested.clone(),
         }

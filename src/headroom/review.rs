@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Shapes;
 use super::classes::Classes;
+use super::effective::Resources;
 use super::object::{Body, Object};
 use super::rules::{ALL, Context, Finding};
 use crate::api::documents::nearest;
@@ -15,6 +16,8 @@ use crate::api::{Policies, Pool};
 pub struct Known {
     pub classes: Arc<Classes>,
     pub shapes: Arc<Shapes>,
+    /// The most that any node has of each resource; empty where that is not known.
+    pub largest: Arc<Resources>,
 }
 
 /// What came of a review: nothing at all for an object that no pool marks.
@@ -102,7 +105,7 @@ fn outranked(object: &Object, pool: &Pool, classes: &Classes) -> Option<String> 
 }
 
 fn broken(object: &Object, old: Option<&Object>, pool: &Pool, known: &Known) -> Vec<Broken> {
-    let context = Context { object, old, pool, classes: &known.classes, shapes: &known.shapes };
+    let context = Context { object, old, pool, classes: &known.classes, shapes: &known.shapes, largest: &known.largest };
     ALL.iter()
         .filter_map(|rule| {
             let mode = (rule.mode)(pool, object);

@@ -14,6 +14,7 @@ use crate::api::documents;
 use crate::cluster::budget::Limits;
 use crate::cluster::governance::Backends;
 use crate::cluster::scale_down::Settle;
+use crate::cluster::scan;
 use crate::signals::BackendConfig;
 
 /// One YAML file. Paths in it are relative to the directory that holds it.
@@ -39,6 +40,9 @@ pub struct Config {
     /// How scale-downs are held.
     #[serde(default)]
     pub scale_downs: ScaleDowns,
+    /// Reports on what is in the cluster already.
+    #[serde(default)]
+    pub scan: scan::Config,
     /// How long after SIGTERM reviews are still accepted: the API server needs a moment to stop sending them.
     #[serde(default = "default_drain_seconds")]
     pub drain_seconds: u64,
@@ -118,7 +122,7 @@ impl Config {
         })?;
         let drain = config.drain_seconds;
         anyhow::ensure!(drain <= 300, "{}: drainSeconds: found {drain}, wanted 0 to 300", file.display());
-        if let Some(problem) = config.writes.problem().or(config.scale_downs.settle_milliseconds.problem()) {
+        if let Some(problem) = config.writes.problem().or(config.scale_downs.settle_milliseconds.problem()).or(config.scan.problem()) {
             anyhow::bail!("{}: {problem}", file.display());
         }
         Ok(config)

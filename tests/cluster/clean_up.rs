@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use control_plane::wait_for;
 
-use super::floor::{at_work, hpa, minimum, with_floor};
+use super::floor::{hpa, minimum, with_floor};
 use super::{COST, Cluster, MARK, Test, block_on, names, workload};
 
 pub const TESTS: &[(&str, Test)] = &[("clean_up::takes_everything_away_without_a_replica", without_a_replica)];
@@ -14,12 +14,14 @@ pub const TESTS: &[(&str, Test)] = &[("clean_up::takes_everything_away_without_a
 fn without_a_replica(cluster: &'static Cluster) -> anyhow::Result<()> {
     let namespace = "leaving";
     cluster.make_namespace(namespace)?;
-    cluster.admin.apply(&with_floor(namespace, "HorizontalPodAutoscaler", "web", 300).to_string())?;
+    // Nothing measures any more by now, so it is the baseline that is held.
+    let mut policy = with_floor(namespace, "HorizontalPodAutoscaler", "web", 300);
+    policy["spec"]["floor"]["baseline"] = serde_json::json!(5);
+    cluster.admin.apply(&policy.to_string())?;
     cluster.admin.apply(&workload("Deployment", namespace, 6).to_string())?;
     cluster.admin.apply(&hpa(namespace, 2, 20).to_string())?;
     block_on(async {
         let pods = names(&cluster.pods(namespace, 6).await?);
-        at_work(cluster, namespace, &pods, 4);
         wait_for("the floor", Duration::from_secs(60), || (minimum(cluster, namespace)? == 5).then_some(()))?;
         cluster.store_costs(namespace, pods.iter().map(|pod| (pod.clone(), 70))).await?;
         cluster.admin.run(&["annotate", "pod", &pods[0], "-n", namespace, "--overwrite", &format!("{COST}=7")])?;

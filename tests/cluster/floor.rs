@@ -65,7 +65,7 @@ fn ensure_untouched(cluster: &Cluster, kind: &str, name: &str, namespace: &str) 
 }
 
 /// Lets so many of these pods be at work.
-pub fn at_work(cluster: &Cluster, namespace: &str, pods: &[String], busy: usize) {
+fn at_work(cluster: &Cluster, namespace: &str, pods: &[String], busy: usize) {
     cluster.exporter.set(namespace, pods.iter().enumerate().map(|(i, pod)| (pod.clone(), if i < busy { 50.0 } else { 0.0 })));
 }
 

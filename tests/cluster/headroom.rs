@@ -324,5 +324,38 @@ fn a_scan(cluster: &'static Cluster) -> anyhow::Result<()> {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_pecking-order"));
     let output = command.args(["scan", "-n", pool]).env("KUBECONFIG", cluster.kubeconfig("ordinary")).output()?;
     ensure!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("cannot list headroompools"), "{output:?}");
-    Ok(())
+
+    // The leader's own scans come every ten seconds, once it may.
+    cluster.admin.apply(POLICY_REPORTS)?;
+    let crds = ["crd/policyreports.wgpolicyk8s.io", "crd/clusterpolicyreports.wgpolicyk8s.io"];
+    cluster.admin.run(&["wait", "--for=condition=Established", crds[0], crds[1], "--timeout=30s"])?;
+    cluster.admin.run(&["apply", "-f", concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/scan-rbac.yaml")])?;
+    let report = || cluster.admin.get(&["policyreport", "pecking-order", "-n", pool]).ok();
+    let limit = Duration::from_secs(60);
+    let found = control_plane::wait_for("a report", limit, || report().filter(|report| report["summary"]["fail"] == 2))?;
+    let owner = &found["metadata"]["ownerReferences"][0];
+    ensure!(owner["kind"] == "HeadroomPool" && owner["name"] == pool && found["summary"]["warn"] == 2, "{found}");
+    cluster.admin.run(&["delete", "deployment/old", "pod/older", "-n", pool])?;
+    control_plane::wait_for("the report to go", limit, || report().is_none().then_some(()))
 }
+
+/// As wgpolicyk8s.io defines them, as far as they are written here.
+const POLICY_REPORTS: &str = r#"
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: policyreports.wgpolicyk8s.io, annotations: {api-approved.kubernetes.io: "unapproved, for a test"}}
+spec:
+  group: wgpolicyk8s.io
+  scope: Namespaced
+  names: {plural: policyreports, singular: policyreport, kind: PolicyReport}
+  versions: [{name: v1alpha2, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: clusterpolicyreports.wgpolicyk8s.io, annotations: {api-approved.kubernetes.io: "unapproved, for a test"}}
+spec:
+  group: wgpolicyk8s.io
+  scope: Cluster
+  names: {plural: clusterpolicyreports, singular: clusterpolicyreport, kind: ClusterPolicyReport}
+  versions: [{name: v1alpha2, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
+"#;

@@ -141,7 +141,8 @@ impl Cluster {
             &self.plane,
             Path::new(env!("CARGO_BIN_EXE_pecking-order")),
             &root.join("manifests/install.yaml"),
-            &self.backends(),
+            // The leader scans as often as it may.
+            &format!("{}\nscan: {{everySeconds: 10}}", self.backends()),
         )?;
         *lock(&self.installation) = Some(installation);
         Ok(())

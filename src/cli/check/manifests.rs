@@ -137,7 +137,7 @@ impl Manifests {
             };
             shapes.with(&pool.name, self.objects.iter().find(is_it).and_then(|manifest| manifest.object.pod_spec().cloned()))
         });
-        Known { classes: Arc::new(Classes::new(self.objects.iter().filter_map(class))), shapes: Arc::new(shapes) }
+        Known { classes: Arc::new(Classes::new(self.objects.iter().filter_map(class))), shapes: Arc::new(shapes), ..Known::default() }
     }
 
     /// Holds every object against the rules.

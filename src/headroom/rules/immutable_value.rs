@@ -44,7 +44,9 @@ mod tests {
         let class =
             |value: i32| Object::read(Kind::PriorityClass, &json!({"metadata": {"name": "c"}, "value": value}).to_string()).unwrap();
         let (pool, classes, shapes) = (pool(json!({})), Classes::default(), Shapes::default());
-        let look = |object: &Object, old: Option<&Object>| check(&Context { object, old, pool: &pool, classes: &classes, shapes: &shapes });
+        let look = |object: &Object, old: Option<&Object>| {
+            check(&Context { object, old, pool: &pool, classes: &classes, shapes: &shapes, largest: &Default::default() })
+        };
         let finding = look(&class(-11), Some(&class(-10))).unwrap();
         assert!(finding.found == "-11" && finding.wanted == "-10" && finding.why.contains("another name"), "{finding}");
         assert_eq!((look(&class(-11), Some(&class(-11))), look(&class(-11), None)), (None, None));

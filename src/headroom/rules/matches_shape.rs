@@ -110,7 +110,14 @@ mod tests {
         let pool = pool(json!({"shape": {"like": {"kind": "Deployment", "namespace": "ci", "name": "runner-job"}}}));
         let object = Object::read(Kind::Deployment, &json!({"spec": {"template": {"spec": spec}}}).to_string()).unwrap();
         let shapes = Shapes::default().with("general", Some(serde_json::from_value(shape).unwrap()));
-        check(&Context { object: &object, old: None, pool: &pool, classes: &Classes::default(), shapes: &shapes })
+        check(&Context {
+            object: &object,
+            old: None,
+            pool: &pool,
+            classes: &Classes::default(),
+            shapes: &shapes,
+            largest: &Default::default(),
+        })
     }
 
     fn containers(all: &[(&str, &str)]) -> Value {
@@ -155,7 +162,14 @@ mod tests {
         let pool = pool(json!({}));
         let object = Object::read(Kind::Pod, "{}").unwrap();
         assert_eq!(
-            check(&Context { object: &object, old: None, pool: &pool, classes: &Classes::default(), shapes: &Shapes::default() }),
+            check(&Context {
+                object: &object,
+                old: None,
+                pool: &pool,
+                classes: &Classes::default(),
+                shapes: &Shapes::default(),
+                largest: &Default::default()
+            }),
             None
         );
     }

@@ -6,6 +6,7 @@ use std::fmt;
 
 use super::Shapes;
 use super::classes::Classes;
+use super::effective::Resources;
 use super::native::Twin;
 use super::object::{Body, Kind, Object, PodSpec};
 use crate::api::Pool;
@@ -73,6 +74,8 @@ pub struct Context<'a> {
     pub pool: &'a Pool,
     pub classes: &'a Classes,
     pub shapes: &'a Shapes,
+    /// The most that any node has of each resource; empty where that is not known.
+    pub largest: &'a Resources,
 }
 
 /// A broken rule: where, what was found, what is wanted, and why it matters.
@@ -159,6 +162,13 @@ pub(crate) mod tests {
     pub(crate) fn check(rule: &Rule, pool_spec: Value, kind: Kind, object: Value) -> Option<Finding> {
         let object = Object::read(kind, &object.to_string()).unwrap();
         let classes = Classes::new([("spot-headroom".into(), -10, false), ("deep".into(), -11, false)]);
-        (rule.check)(&Context { object: &object, old: None, pool: &pool(pool_spec), classes: &classes, shapes: &Shapes::default() })
+        (rule.check)(&Context {
+            object: &object,
+            old: None,
+            pool: &pool(pool_spec),
+            classes: &classes,
+            shapes: &Shapes::default(),
+            largest: &Resources::new(),
+        })
     }
 }

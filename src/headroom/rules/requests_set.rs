@@ -6,6 +6,7 @@
 use super::{Context, Finding, Rule};
 use crate::api::Pool;
 use crate::api::headroom_pool::Mode;
+use crate::headroom::effective;
 use crate::headroom::native::{About, Twin};
 use crate::headroom::object::{Object, PodSpec, Resources};
 use crate::headroom::quantity::Quantity;
@@ -13,7 +14,7 @@ use crate::headroom::quantity::Quantity;
 /// Less memory than this holds no room for anything; whoever writes it meant another unit.
 const LEAST_MEMORY: Quantity = Quantity { nanos: (1 << 20) * 1_000_000_000 };
 
-pub const RULE: Rule = Rule { id: "requestsSet", mode, check, native, unseen: "amounts so large that CEL's quantities end before them" };
+pub const RULE: Rule = Rule { id: "requestsSet", mode, check, native, unseen: "that no node has so much" };
 
 /// Absurd requests are a matter of opinion, so they are never more than a warning.
 fn mode(pool: &Pool, object: &Object) -> Mode {
@@ -33,6 +34,18 @@ fn check(context: &Context<'_>) -> Option<Finding> {
             wanted: "the cpu and memory that it should hold".into(),
             why: "a pod without requests reserves nothing, so it holds no room".into(),
             evidence: vec!["none".into()],
+        });
+    }
+    if let Some((resource, most, wanted)) =
+        effective::short_of(context.largest, &effective::request(spec)).first().filter(|_| !context.largest.is_empty())
+    {
+        let amount = |amount: Quantity| effective::amount_in_words(resource, amount);
+        return Some(Finding {
+            field: context.below_spec("containers[0].resources.requests"),
+            found: format!("{resource} {}", amount(*wanted)),
+            wanted: format!("at most {resource} {}", amount(*most)),
+            why: "that is more than any node has now, so the placeholder may stay Pending for ever".into(),
+            evidence: vec![format!("{resource} {}", wanted.nanos)],
         });
     }
     let absurd = |(index, container): (usize, &crate::headroom::object::Container)| {
@@ -114,6 +127,27 @@ mod tests {
 
     fn found(resources: Value) -> Option<Finding> {
         check_pod(&RULE, json!({}), json!({"containers": [{"name": "pause", "resources": resources}]}))
+    }
+
+    #[test]
+    fn more_than_any_node_has_is_a_warning() {
+        let pool = super::super::tests::pool(json!({}));
+        let object = |cpu: &str| {
+            let spec = json!({"containers": [{"resources": {"requests": {"cpu": cpu}}}]});
+            Object::read(crate::headroom::object::Kind::Pod, &json!({"spec": spec}).to_string()).unwrap()
+        };
+        let largest = effective::Resources::from([
+            ("cpu".to_owned(), Quantity::parse("64").unwrap()),
+            ("memory".to_owned(), Quantity::parse("256Gi").unwrap()),
+        ]);
+        let look = |object: &Object, largest: &effective::Resources| {
+            check(&Context { object, old: None, pool: &pool, classes: &Default::default(), shapes: &Default::default(), largest })
+        };
+        assert_eq!(look(&object("64"), &largest), None);
+        let finding = look(&object("64001m"), &largest).unwrap();
+        assert_eq!((finding.found.as_str(), finding.wanted.as_str()), ("cpu 64001m", "at most cpu 64"));
+        assert_eq!(mode(&pool, &object("64001m")), Mode::Warn);
+        assert_eq!(look(&object("64001m"), &Default::default()), None, "what nodes have is not known");
     }
 
     /// C1, C4.
