@@ -33,9 +33,20 @@ pub struct Found {
     pub target: Target,
     /// What it scales.
     pub workload: Parent,
-    /// Who wrote the minimum last.
-    pub writer: Option<String>,
     pub handle: Handle,
+}
+
+/// Why none can be held, and what stands there all the same.
+pub struct Refused {
+    pub unfit: Unfit,
+    /// The autoscaler, where one was found that may be written.
+    pub found: Option<Box<(Handle, Option<Note>)>>,
+}
+
+impl From<Unfit> for Refused {
+    fn from(unfit: Unfit) -> Self {
+        Self { unfit, found: None }
+    }
 }
 
 /// Names one state of one autoscaler.
@@ -44,12 +55,18 @@ pub struct Handle {
     namespace: String,
     name: String,
     kind: Autoscaler,
+    uid: Option<String>,
     version: Option<String>,
     /// The minimum as it stood.
     min: Option<u32>,
 }
 
 impl Handle {
+    /// Another one of the same name has another.
+    pub fn uid(&self) -> Option<&str> {
+        self.uid.as_deref()
+    }
+
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
@@ -108,7 +125,7 @@ impl Autoscalers {
     }
 
     /// Looks at an autoscaler.
-    pub async fn find(&self, namespace: &str, wanted: &FloorTarget) -> Result<Found, Unfit> {
+    pub async fn find(&self, namespace: &str, wanted: &FloorTarget) -> Result<Found, Refused> {
         let object = self.get(namespace, wanted.kind, &wanted.name).await?;
         // KEDA's HPA says how many replicas there are.
         let hpa = match wanted.kind {
@@ -116,7 +133,10 @@ impl Autoscalers {
             Autoscaler::ScaledObject => {
                 let paused = KEDA_PAUSED.into_iter().find(|key| object.annotations().get(*key).is_some_and(|value| value != "false"));
                 if let Some(annotation) = paused {
-                    return Err(Unfit::Paused { annotation });
+                    return Err(Refused {
+                        unfit: Unfit::Paused { annotation },
+                        found: Some(Box::new((read_handle(&object, wanted.kind), read_note(&object)))),
+                    });
                 }
                 let name = object.data.pointer("/status/hpaName").and_then(Value::as_str).map(str::to_owned);
                 let name = name.unwrap_or_else(|| format!("keda-hpa-{}", wanted.name));
@@ -137,20 +157,25 @@ impl Autoscalers {
         }
     }
 
-    /// Every autoscaler of the cluster on which a floor is held, with what is noted there.
-    pub async fn held(&self) -> kube::Result<Vec<(Handle, Note)>> {
-        let mut held = Vec::new();
+    /// Every autoscaler of the cluster that is labelled as held, with what is noted there, if that can be read; and why some could not be
+    /// listed. KEDA copies labels and annotations of a ScaledObject to the HPA that it owns, which is not ours to write.
+    pub async fn held(&self) -> (Vec<(Handle, Option<Note>)>, Vec<String>) {
+        let (mut held, mut failed) = (Vec::new(), Vec::new());
         for kind in [Autoscaler::HorizontalPodAutoscaler, Autoscaler::ScaledObject] {
             let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource(kind));
-            let read = |object: DynamicObject| held.extend(read_note(&object).map(|note| (read_handle(&object, kind), note)));
+            let read = |object: DynamicObject| {
+                if owner(&object).is_none() {
+                    held.push((read_handle(&object, kind), read_note(&object)));
+                }
+            };
             match each(&api, ListParams::default().labels(HELD), read).await {
                 Ok(()) => {}
                 // KEDA is not installed. Where a whole group is absent, the API server says so in plain text.
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
-                Err(e) => return Err(e),
+                Err(e) => failed.push(format!("{kind:?}s cannot be listed: {e}")),
             }
         }
-        Ok(held)
+        (held, failed)
     }
 
     /// Writes a minimum and its note, provided that nobody has written the autoscaler since it was read.
@@ -173,17 +198,22 @@ impl Autoscalers {
     }
 
     /// Puts back what the owner of an autoscaler had written, where it is still ours. Its controller writes its status all the time, so
-    /// a conflict is no reason to leave it.
-    pub async fn release(&self, handle: &Handle, note: &Note) -> Written {
-        let (mut handle, mut note) = (handle.clone(), note.clone());
+    /// a conflict is no reason to leave it; but a note of somebody else's is, and so is that we may not go on.
+    pub async fn release(&self, handle: &Handle, note: &Note, may_go_on: &(dyn Fn() -> bool + Sync)) -> Written {
+        let mut handle = handle.clone();
         for _ in 0..RELEASES {
+            if !may_go_on() {
+                return Written::Conflict;
+            }
             match self.write(&handle, &Change { min: note.released(handle.kind, handle.min), note: None }).await {
                 Written::Conflict => {}
                 written => return written,
             }
             match self.get(&handle.namespace, handle.kind, &handle.name).await {
+                Ok(object) if owner(&object).is_some() => return Written::Yes,
                 Ok(object) => match read_note(&object) {
-                    Some(newer) => (handle, note) = (read_handle(&object, handle.kind), newer),
+                    Some(newer) if newer == *note => handle = read_handle(&object, handle.kind),
+                    Some(_) => return Written::Conflict,
                     None => return Written::Yes,
                 },
                 Err(Unfit::NotFound) => return Written::Yes,
@@ -221,6 +251,7 @@ fn read_handle(object: &DynamicObject, kind: Autoscaler) -> Handle {
         namespace: object.namespace().unwrap_or_default(),
         name: object.name_any(),
         kind,
+        uid: object.uid(),
         version: object.resource_version(),
         min: count(object, &format!("/spec/{}", field(kind))),
     }
@@ -234,10 +265,30 @@ fn count(object: &DynamicObject, pointer: &str) -> Option<u32> {
     object.data.pointer(pointer).and_then(Value::as_u64).and_then(|count| u32::try_from(count).ok())
 }
 
+fn owner(object: &DynamicObject) -> Option<&OwnerReference> {
+    object.owner_references().iter().find(|owner| owner.controller == Some(true))
+}
+
+/// How many replicas a workload is asked to have, as its HPA says. The controller writes what it found before it changed it, so where it has
+/// lowered the number since, that counts. Pods of a rollout's surge are in neither.
+fn replicas(hpa: &DynamicObject) -> Option<u32> {
+    let conditions = hpa.data.pointer("/status/conditions").and_then(Value::as_array);
+    let is_unable = |c: &Value| c["type"] == "AbleToScale" && c["status"] == "False";
+    let current = match (count(hpa, "/status/currentReplicas"), conditions) {
+        (Some(current), _) => current,
+        // Zero is left out once the status has been written at all; so is what could not be read.
+        (None, Some(conditions)) if !conditions.iter().any(is_unable) => 0,
+        (None, _) => return None,
+    };
+    // Without metrics nothing is desired.
+    let desired = count(hpa, "/status/desiredReplicas").filter(|desired| *desired > 0);
+    Some(desired.map_or(current, |desired| desired.min(current)))
+}
+
 /// Reads an autoscaler; `reporting` is the HPA that says how many replicas there are.
-fn read(object: &DynamicObject, reporting: &DynamicObject, kind: Autoscaler) -> Result<Found, Unfit> {
-    if let Some(OwnerReference { kind, name, .. }) = object.owner_references().iter().find(|owner| owner.controller == Some(true)) {
-        return Err(Unfit::Owned { kind: kind.clone(), name: name.clone() });
+fn read(object: &DynamicObject, reporting: &DynamicObject, kind: Autoscaler) -> Result<Found, Refused> {
+    if let Some(OwnerReference { kind, name, .. }) = owner(object) {
+        return Err(Unfit::Owned { kind: kind.clone(), name: name.clone() }.into());
     }
     let text = |pointer: &str| object.data.pointer(pointer).and_then(Value::as_str);
     let name = text("/spec/scaleTargetRef/name").unwrap_or_default().to_owned();
@@ -246,13 +297,11 @@ fn read(object: &DynamicObject, reporting: &DynamicObject, kind: Autoscaler) -> 
     let workload = match scaled {
         ("Deployment", version) if version.starts_with("apps/") => Parent { kind: ParentKind::Deployment, name },
         ("Rollout", version) if version.starts_with("argoproj.io/") => Parent { kind: ParentKind::Rollout, name },
-        (kind, _) => return Err(Unfit::OtherWorkload { kind: kind.into(), name }),
+        (other, _) => {
+            let unfit = Unfit::OtherWorkload { kind: other.into(), name };
+            return Err(Refused { unfit, found: Some(Box::new((read_handle(object, kind), read_note(object)))) });
+        }
     };
-    // The HPA controller writes the replicas that are asked for there, without those of a rollout's surge.
-    let current = count(reporting, "/status/currentReplicas").or_else(|| {
-        // Zero is left out once the status has been written at all.
-        reporting.data.pointer("/status/conditions").map(|_| 0)
-    });
     let (handle, maximum) = (
         read_handle(object, kind),
         match kind {
@@ -260,10 +309,18 @@ fn read(object: &DynamicObject, reporting: &DynamicObject, kind: Autoscaler) -> 
             Autoscaler::ScaledObject => Some(count(object, "/spec/maxReplicaCount").unwrap_or(KEDA_MAX)),
         },
     );
-    let (Some(current), Some(max)) = (current, maximum) else { return Err(Unfit::NotReported) };
-    let target = Target { kind, min: handle.min, max, current, note: read_note(object) };
+    let (Some(current), Some(max)) = (replicas(reporting), maximum) else { return Err(Unfit::NotReported.into()) };
     let writer = last_manager(object.managed_fields(), &["f:spec", &format!("f:{}", field(kind))]);
-    Ok(Found { target, workload, writer, handle })
+    let target = Target {
+        kind,
+        min: handle.min,
+        max,
+        current,
+        note: read_note(object),
+        is_labelled: object.labels().contains_key(HELD),
+        writer: writer.filter(|writer| writer != FIELD_MANAGER),
+    };
+    Ok(Found { target, workload, handle })
 }
 
 #[cfg(test)]
@@ -284,13 +341,24 @@ mod tests {
     }
 
     fn look(object: &DynamicObject) -> Result<Target, Unfit> {
-        read(object, object, Autoscaler::HorizontalPodAutoscaler).map(|found| found.target)
+        read(object, object, Autoscaler::HorizontalPodAutoscaler).map(|found| found.target).map_err(|refused| refused.unfit)
     }
 
     #[test]
     fn reads_what_a_floor_needs() {
         let found = look(&hpa(json!([]), spec("Deployment", "apps/v1"), json!({"currentReplicas": 5, "conditions": []}))).unwrap();
-        assert_eq!(found, Target { kind: Autoscaler::HorizontalPodAutoscaler, min: Some(2), max: 9, current: 5, note: None });
+        assert_eq!(
+            found,
+            Target {
+                kind: Autoscaler::HorizontalPodAutoscaler,
+                min: Some(2),
+                max: 9,
+                current: 5,
+                note: None,
+                is_labelled: false,
+                writer: None
+            }
+        );
         let rollout = hpa(json!([]), spec("Rollout", "argoproj.io/v1alpha1"), json!({"conditions": []}));
         assert_eq!(look(&rollout).unwrap().current, 0);
     }
@@ -313,13 +381,26 @@ mod tests {
         assert_eq!(look(&hpa(json!([]), spec("Deployment", "apps/v1"), Value::Null)), Err(Unfit::NotReported));
     }
 
+    /// The status is one step behind: what the HPA has just lowered must not be raised again.
+    #[test]
+    fn replicas_are_those_that_are_asked_for_now() {
+        let of = |status: Value| replicas(&hpa(json!([]), json!({}), status));
+        assert_eq!(of(json!({"currentReplicas": 12, "desiredReplicas": 6})), Some(6));
+        assert_eq!(of(json!({"currentReplicas": 6, "desiredReplicas": 12})), Some(6), "what is only asked for is not there yet");
+        assert_eq!(of(json!({"currentReplicas": 6, "desiredReplicas": 0})), Some(6), "without metrics nothing is desired");
+        assert_eq!(of(json!({"conditions": [{"type": "AbleToScale", "status": "False"}]})), None);
+    }
+
     #[test]
     fn a_scaled_object_is_read_with_its_hpa() {
         let scaled = object(json!({"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": {"name": "web"},
             "spec": {"scaleTargetRef": {"name": "web"}}}));
         let reporting = hpa(json!([]), json!({}), json!({"currentReplicas": 4}));
-        let found = read(&scaled, &reporting, Autoscaler::ScaledObject).unwrap();
-        assert_eq!(found.target, Target { kind: Autoscaler::ScaledObject, min: None, max: 100, current: 4, note: None });
+        let found = read(&scaled, &reporting, Autoscaler::ScaledObject).ok().unwrap();
+        assert_eq!(
+            found.target,
+            Target { kind: Autoscaler::ScaledObject, min: None, max: 100, current: 4, note: None, is_labelled: false, writer: None }
+        );
         assert_eq!(found.workload, Parent { kind: ParentKind::Deployment, name: "web".into() });
     }
 }

@@ -215,7 +215,7 @@ impl Governance {
             if let Some(task) = watched.remove(&namespace) {
                 task.stop().await;
             }
-            self.world.pods.retain_replica_sets(&namespace, &HashSet::new());
+            self.world.pods.forget_replica_sets(&namespace);
         }
         for namespace in in_use {
             watched

@@ -27,6 +27,8 @@ struct Inner {
     not_honoured: HashMap<PolicyKey, HashMap<String, &'static str>>,
     /// Policies whose pods are all known.
     listed: HashSet<PolicyKey>,
+    /// Namespaces whose ReplicaSets are all known.
+    sets_listed: HashSet<String>,
 }
 
 /// Pods by policy and UID.
@@ -158,8 +160,21 @@ impl PodStore {
         self.write().replica_sets.remove(uid);
     }
 
+    /// Keeps only these ReplicaSets of a namespace, which are all that there are.
     pub fn retain_replica_sets(&self, namespace: &str, seen: &HashSet<String>) {
+        self.write().sets_listed.insert(namespace.into());
         self.write().replica_sets.retain(|uid, set| set.namespace != namespace || seen.contains(&**uid));
+    }
+
+    pub fn knows_replica_sets(&self, namespace: &str) -> bool {
+        self.read().sets_listed.contains(namespace)
+    }
+
+    /// Forgets the ReplicaSets of a namespace that nobody watches any more.
+    pub fn forget_replica_sets(&self, namespace: &str) {
+        let mut inner = self.write();
+        inner.sets_listed.remove(namespace);
+        inner.replica_sets.retain(|_, set| set.namespace != namespace);
     }
 
     /// The pods that a policy governs: those that it selects and no policy before it does.

@@ -24,6 +24,7 @@ use tracing::{info, warn};
 use super::conditions::{self, NONE_HONOURED, Said};
 use super::doors::Doors;
 use super::leadership::Leadership;
+use crate::api::deletion_cost_policy::FloorTarget;
 use crate::api::policies::PolicyKey;
 use crate::api::{CostPolicy, DeletionCostPolicy};
 use crate::signals::report::Poll;
@@ -73,7 +74,7 @@ impl Reporter {
     pub fn new(client: Client, leadership: Leadership) -> (Self, impl Future<Output = ()> + Send) {
         let (words, waiting) = mpsc::channel(WAITING);
         let reporter = Self { entries: Arc::default(), doors: Arc::default(), words };
-        (reporter.clone(), run(client, leadership, reporter.entries, waiting))
+        (reporter.clone(), run(client, leadership, reporter, waiting))
     }
 
     /// Whether this version of a document is in force; and if not, whether an earlier one is.
@@ -99,6 +100,28 @@ impl Reporter {
         if let Some(entry) = self.entries().get_mut(&id) {
             entry.floor = Some((said, generation));
         }
+    }
+
+    /// Whether there is a policy of which no version is in force, and which wants a floor on this autoscaler: its document says so, whatever else
+    /// is wrong with it.
+    pub fn not_in_force_but_wants_floor(&self, namespace: &str, by: Option<&str>, target: &FloorTarget) -> bool {
+        let wants = |object: &DynamicObject| {
+            let spec = &object.data["spec"];
+            let floor = serde_json::from_value::<FloorTarget>(spec["floor"]["target"].clone());
+            spec["dryRun"] != true && floor.is_ok_and(|floor| floor == *target)
+        };
+        let entries = self.entries();
+        entries.iter().any(|((kind, key), entry)| {
+            let is_it =
+                kind == DeletionCostPolicy::kind(&()).as_ref() && key.namespace == namespace && by.is_none_or(|name| key.name == name);
+            is_it && !entry.in_force && wants(&entry.object)
+        })
+    }
+
+    /// Forgets what only a leader finds out: another one may say otherwise meanwhile.
+    fn forget_findings(&self) {
+        self.entries().values_mut().for_each(|entry| (entry.floor, entry.doors) = (None, None));
+        self.doors.store(None);
     }
 
     /// Whether scale-downs come to us, for every policy.
@@ -223,10 +246,10 @@ impl Entry {
             (self.polled, self.floor) = (None, None);
         }
         // A floor that the policy no longer asks for has nothing to say; one that it still does is looked at again at once.
-        if object.data.pointer("/spec/floor").is_none() {
+        (self.conditions, self.object, self.ready) = (conditions_of(&object), object, ready);
+        if !self.wants_floor() {
             self.floor = None;
         }
-        (self.conditions, self.object, self.ready) = (conditions_of(&object), object, ready);
     }
 
     /// The conditions that should stand there, with the generation that each is about.
@@ -275,6 +298,10 @@ impl Entry {
         at.elapsed() >= pause
     }
 
+    fn wants_floor(&self) -> bool {
+        self.object.data.pointer("/spec/floor").is_some_and(|floor| !floor.is_null())
+    }
+
     fn has_counts(&self) -> bool {
         self.object.data.pointer("/status/lastPoll").is_some_and(|time| !time.is_null())
     }
@@ -294,7 +321,11 @@ impl Entry {
                 last_transition_time: before.map_or(Time(now), |before| before.last_transition_time.clone()),
             }
         };
-        let conditions: Vec<Condition> = wanted.iter().map(condition).collect();
+        let mut conditions: Vec<Condition> = wanted.iter().map(condition).collect();
+        // What a leader before us has found out stands until we have.
+        let is_asked_for = |type_: &str| self.in_force && (type_ == "ScaleDownsReviewed" || (type_ == "FloorHeld" && self.wants_floor()));
+        let not_yet = |stands: &&Condition| is_asked_for(&stands.type_) && wanted.iter().all(|(said, _)| said.type_ != stands.type_);
+        conditions.extend(self.conditions.iter().filter(not_yet).cloned());
         let counts = self.polled.as_ref().map_or(Value::Null, |polled| polled.counts.clone());
         let mut status = match &self.polled {
             Some(polled) => polled.counts.clone(),
@@ -376,9 +407,9 @@ impl Write {
     }
 }
 
-async fn run(client: Client, leadership: Leadership, entries: Arc<Mutex<HashMap<Id, Entry>>>, mut words: mpsc::Receiver<Word>) {
+async fn run(client: Client, leadership: Leadership, reporter: Reporter, mut words: mpsc::Receiver<Word>) {
     let recorder = Recorder::new(client.clone(), EventReporter { controller: FIELD_MANAGER.into(), instance: None });
-    let lock = || entries.lock().unwrap_or_else(PoisonError::into_inner);
+    let lock = || reporter.entries();
     loop {
         match timeout(TICK, words.recv()).await {
             Ok(None) => return,
@@ -387,6 +418,7 @@ async fn run(client: Client, leadership: Leadership, entries: Arc<Mutex<HashMap<
             Err(_) => {}
         }
         if !leadership.is_mine() {
+            reporter.forget_findings();
             continue;
         }
         let due: Vec<(Id, Write)> =

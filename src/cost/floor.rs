@@ -27,8 +27,8 @@ const REVERTS: u32 = 2;
 pub struct Measured {
     /// With measured work, and no longer new: these raise the floor.
     pub busy: u32,
-    /// Of which nothing is known: they raise nothing, and for as long as they may be at work nothing is lowered on their account.
-    pub unmeasured: u32,
+    /// New, or of which nothing is known: they raise nothing, and for as long as they may be at work nothing is lowered on their account.
+    pub uncertain: u32,
 }
 
 impl Measured {
@@ -36,12 +36,13 @@ impl Measured {
     pub fn count<'a>(pods: impl Iterator<Item = (&'a GovernedPod, Option<Cost>)>, new_pod_seconds: u32, now: Timestamp) -> Self {
         let new = SignedDuration::from_secs(new_pod_seconds.into());
         let mut measured = Self::default();
-        // A new pod starts up, which is work of a kind too, but nobody's.
-        for (_, cost) in pods.filter(|(pod, _)| pod.is_active() && now.duration_since(pod.created) >= new) {
+        for (pod, cost) in pods.filter(|(pod, _)| pod.is_active()) {
+            // A new pod starts up, which is work of a kind too, but nobody's; it may as well have taken some over.
+            let is_new = now.duration_since(pod.created) < new;
             match cost.map(|cost| cost.basis) {
-                Some(Basis::Work) => measured.busy += 1,
-                Some(Basis::Idle | Basis::New | Basis::NotReady | Basis::Terminating) => {}
-                Some(Basis::NoMetrics | Basis::Written) | None => measured.unmeasured += 1,
+                Some(Basis::Work) if !is_new => measured.busy += 1,
+                Some(Basis::Idle | Basis::Terminating) => {}
+                _ => measured.uncertain += 1,
             }
         }
         measured
@@ -60,9 +61,12 @@ pub struct Note {
     pub original: Option<u32>,
     /// What we wrote last.
     pub written: u32,
-    /// How often somebody has put the original back.
+    /// How often somebody has put it below that.
     #[serde(default)]
     pub reverts: u32,
+    /// Who did so the last time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
 }
 
 impl Note {
@@ -82,6 +86,10 @@ pub struct Target {
     /// The replicas that its workload is asked to have.
     pub current: u32,
     pub note: Option<Note>,
+    /// Whether it is labelled as held.
+    pub is_labelled: bool,
+    /// Who wrote the minimum last; none where that was us.
+    pub writer: Option<String>,
 }
 
 /// What a minimum that nobody wrote means: one replica for Kubernetes, none for KEDA.
@@ -103,8 +111,10 @@ pub enum Standing {
     AtRest,
     /// Another policy holds this autoscaler.
     HeldByAnother { policy: String },
-    /// Somebody keeps putting the original back.
-    Reverted { original: u32 },
+    /// Somebody keeps putting a lower value back.
+    Reverted { original: u32, by: Option<String> },
+    /// It is held, and the note that says what its owner had written is lost.
+    NoteLost,
 }
 
 /// What is to stand on the autoscaler.
@@ -140,10 +150,17 @@ impl Holder {
         };
         if let Some(note) = note.as_ref().filter(|note| note.reverts >= REVERTS) {
             let change = Change { min: target.min, note: Some(note.clone()) };
-            return (Standing::Reverted { original: min }, (target.note.as_ref() != Some(note)).then_some(change));
+            let standing = Standing::Reverted { original: min, by: note.by.clone() };
+            return (standing, (target.note.as_ref() != Some(note)).then_some(change));
+        }
+        if note.is_none() && target.is_labelled {
+            return (Standing::NoteLost, None);
         }
         if target.current == 0 {
-            return (Standing::AtRest, None);
+            // Woken up, it would jump to what was held when it went to sleep.
+            self.wanted.clear();
+            let change = note.as_ref().map(|note| Change { min: note.released(target.kind, target.min), note: None });
+            return (Standing::AtRest, change);
         }
         let original = note.as_ref().map_or(target.min, |note| note.original);
         let least = original.unwrap_or(default_min(target.kind));
@@ -153,8 +170,9 @@ impl Holder {
             self.wanted.push_back((now, held));
         }
         let bound = |value: u32| value.min(target.current).min(target.max).max(least);
-        let value = bound(self.highest(wanted(floor, measured, held, least), floor, now));
-        let is_clamped = measured.busy.saturating_add(floor.buffer) > target.max;
+        let wanted = self.highest(wanted(floor, measured, held, least), floor, now);
+        let value = bound(wanted);
+        let is_clamped = wanted > target.max && value == target.max;
         let standing = match value > least {
             true => Standing::Held { value, original: least, is_clamped },
             false => Standing::NotNeeded { original: least },
@@ -164,15 +182,27 @@ impl Holder {
         let policy = || who.0.to_owned();
         let change = Change {
             min: if value > least { Some(value) } else { original },
-            note: keeps_note.then(|| Note { policy: policy(), generation: who.1, original, written: value, reverts }),
+            note: keeps_note.then(|| Note {
+                policy: policy(),
+                generation: who.1,
+                original,
+                written: value,
+                reverts,
+                by: note.as_ref().and_then(|note| note.by.clone()),
+            }),
         };
-        let stands = change.note == target.note && value == min;
+        let stands = change.note == target.note && value == min && target.is_labelled == change.note.is_some();
         (standing, (!stands).then_some(change))
     }
 
     /// Notes that a change has been written.
     pub fn written(&mut self, change: &Change) {
         self.noted = change.note.clone();
+    }
+
+    /// Whether a change has been written is not known, or it was to another object of that name: only what stands there counts.
+    pub fn forget_note(&mut self) {
+        self.noted = None;
     }
 
     /// The highest of what was wanted within the hold-down.
@@ -194,20 +224,23 @@ impl Holder {
 fn wanted(floor: &Floor, measured: Measured, held: u32, least: u32) -> u32 {
     // An autoscaler that may go to zero does so when nothing is at work.
     let for_busy = |busy: u32| if busy == 0 && least == 0 { 0 } else { busy.saturating_add(floor.buffer).max(floor.baseline) };
-    for_busy(measured.busy).max(held.min(for_busy(measured.busy.saturating_add(measured.unmeasured))))
+    for_busy(measured.busy).max(held.min(for_busy(measured.busy.saturating_add(measured.uncertain))))
 }
 
-/// The note, with what its autoscaler shows: whether somebody has changed the minimum since, and whether they put the original back.
+/// The note, with what its autoscaler shows: whether somebody has changed the minimum since. Below what we hold they undo it; what they
+/// wrote is the original from then on.
 fn seen(note: &Note, generation: i64, target: &Target, min: u32) -> Note {
     let mut note = note.clone();
     if note.generation != generation {
-        (note.generation, note.reverts) = (generation, 0);
+        (note.generation, note.reverts, note.by) = (generation, 0, None);
     }
     if min != note.written {
-        match min == note.original.unwrap_or(default_min(target.kind)) {
-            true => note.reverts += 1,
-            // Another value is another original.
-            false => note.original = target.min,
+        // What we wrote ourselves, and do not remember, is nobody's revert.
+        if min < note.written && target.writer.is_some() {
+            (note.reverts, note.by) = (note.reverts + 1, target.writer.clone());
+        }
+        if target.writer.is_some() {
+            note.original = target.min;
         }
         note.written = min;
     }

@@ -146,7 +146,7 @@ fn two_reverts(cluster: &'static Cluster) -> anyhow::Result<()> {
         apply()?;
     }
     let message = wait_for_reason(cluster, namespace, "Reverted")?;
-    ensure!(message.starts_with("`gitops` has put minReplicas"), "{message}");
+    ensure!(message.starts_with("`gitops` has put minReplicas of HorizontalPodAutoscaler web back twice, and it is 2 now"), "{message}");
     std::thread::sleep(Duration::from_secs(5));
     ensure!(minimum(cluster, namespace) == Some(2), "it was written again");
     // A changed policy is another try.
@@ -199,7 +199,19 @@ fn keda_keeps_its_hpa(cluster: &'static Cluster) -> anyhow::Result<()> {
     wait_for("the ScaledObject's minimum", SOON, || (count()? == 5).then_some(()))
         .with_context(|| format!("it is {:?}; {:?}", count(), said(cluster, namespace)))?;
     wait_for_reason(cluster, namespace, "Held")?;
-    ensure!(minimum(cluster, namespace) == Some(2), "the HPA is KEDA's to write");
+    // KEDA brings its HPA up to date, labels and annotations included. A change of a policy has us look for what nobody wants held.
+    let scaled = cluster.admin.get(&["scaledobject", "web-scaler", "-n", namespace])?["metadata"].clone();
+    let copied = json!({"metadata": {"labels": scaled["labels"], "annotations": scaled["annotations"]}, "spec": {"minReplicas": 5}});
+    cluster.admin.run(&["patch", "hpa", "web", "-n", namespace, "--type=merge", "-p", &copied.to_string()])?;
+    cluster.make_namespace("floor-keda-other")?;
+    cluster.admin.apply(&policy("floor-keda-other", json!({})).to_string())?;
+    std::thread::sleep(Duration::from_secs(10));
+    let managers = cluster.admin.run(&["get", "hpa", "web", "-n", namespace, "--show-managed-fields", "-o", "json"])?;
+    ensure!(
+        !managers.contains("\"manager\": \"pecking-order\"") && minimum(cluster, namespace) == Some(5),
+        "the HPA is KEDA's: {managers}"
+    );
+    cluster.admin.run(&["patch", "hpa", "web", "-n", namespace, "--type=merge", "-p", r#"{"spec": {"minReplicas": 2}}"#])?;
     cluster.admin.run(&["delete", "dcp", "web", "-n", namespace])?;
     wait_for("the ScaledObject's own minimum", SOON, || (count()? == 2).then_some(()))?;
     ensure_untouched(cluster, "scaledobject", "web-scaler", namespace)

@@ -20,17 +20,17 @@ fn trouble(reason: &'static str, message: String) -> Said {
     Said::trouble(FLOOR_HELD, Status::False, reason, message)
 }
 
-/// After a look at an autoscaler. `writer` is who wrote its minimum last.
-pub fn held(target: &FloorTarget, measured: Measured, standing: &Standing, writer: Option<&str>, dry_run: bool) -> Said {
-    let (minimum, Measured { busy, unmeasured }) = (minimum(target), measured);
+/// After a look at an autoscaler.
+pub fn held(target: &FloorTarget, measured: Measured, standing: &Standing, dry_run: bool) -> Said {
+    let (minimum, Measured { busy, uncertain }) = (minimum(target), measured);
     let said = |status, reason, message| Said::new(FLOOR_HELD, status, reason, message);
     match standing {
         Standing::Held { value, original, .. } if dry_run => {
             said(Status::False, "DryRun", format!("{minimum} would be held at {value} rather than {original}; this policy writes nothing"))
         }
         Standing::Held { value, original, is_clamped: false } => {
-            let unmeasured = if unmeasured == 0 { String::new() } else { format!(", {unmeasured} not measured") };
-            said(Status::True, "Held", format!("{minimum} is {value}, for {busy} busy pods{unmeasured}; without us it is {original}"))
+            let uncertain = if uncertain == 0 { String::new() } else { format!(", {uncertain} new or not measured") };
+            said(Status::True, "Held", format!("{minimum} is {value}, for {busy} busy pods{uncertain}; without us it is {original}"))
         }
         Standing::Held { value, original, is_clamped: true } => {
             let message = format!("{minimum} is {value}, its maximum, for {busy} busy pods; without us it is {original}");
@@ -44,14 +44,23 @@ pub fn held(target: &FloorTarget, measured: Measured, standing: &Standing, write
             "HeldByAnother",
             format!("policy {policy} holds a floor on {} already; one autoscaler has one floor", autoscaler(target)),
         ),
-        Standing::Reverted { original } => {
-            let writer = writer.unwrap_or("somebody");
+        Standing::Reverted { original, by } => {
+            let writer = by.as_deref().unwrap_or("somebody");
             let message = format!(
-                "`{writer}` has put {minimum} back to {original} twice, so it is left alone. Let them leave the field out, \
+                "`{writer}` has put {minimum} back twice, and it is {original} now; it is left alone. Let them leave the field out, \
                  and then change this policy to start again"
             );
             trouble("Reverted", message)
         }
+        Standing::NoteLost => trouble(
+            "NoteLost",
+            format!(
+                "{} is labelled as held, and the annotation with what its owner had written is gone. Write {} anew, and take the label \
+                 pecking-order.dev/floor-held away",
+                autoscaler(target),
+                field(target.kind)
+            ),
+        ),
     }
 }
 
@@ -70,13 +79,13 @@ pub fn unfit(target: &FloorTarget, unfit: &Unfit) -> Said {
         ),
         Unfit::OtherWorkload { kind, name } => trouble(
             "WorkloadNotHonoured",
-            format!("{autoscaler} scales {kind} {name}, wanted a Deployment or a Rollout: no other has costs"),
+            format!("{autoscaler} scales {kind} {name}, wanted a Deployment or a Rollout: others are not supported"),
         ),
         Unfit::Paused { annotation } => {
             Said::new(FLOOR_HELD, Status::False, "Paused", format!("{autoscaler} is paused ({annotation}); it is left alone"))
         }
         Unfit::NotReported => {
-            let message = format!("it is not known yet how many replicas {autoscaler} has: its status does not say");
+            let message = format!("it is not known how many replicas {autoscaler} has: its status does not say");
             Said::new(FLOOR_HELD, Status::Unknown, "NotReported", message)
         }
         Unfit::Failed { why } => Said::trouble(FLOOR_HELD, Status::Unknown, "ReadFailed", format!("{autoscaler} cannot be read: {why}")),
@@ -102,14 +111,17 @@ mod tests {
     #[test]
     fn who_undoes_a_floor_is_named() {
         let target = FloorTarget { kind: Autoscaler::HorizontalPodAutoscaler, name: "web".into() };
-        let measured = Measured { busy: 5, unmeasured: 0 };
-        let said = held(&target, measured, &Standing::Reverted { original: 2 }, Some("argocd-controller"), false);
+        let measured = Measured { busy: 5, uncertain: 0 };
+        let said = held(&target, measured, &Standing::Reverted { original: 2, by: Some("argocd-controller".into()) }, false);
         assert!(
-            said.is_trouble && said.message.starts_with("`argocd-controller` has put minReplicas of HorizontalPodAutoscaler web back to 2")
+            said.is_trouble
+                && said
+                    .message
+                    .starts_with("`argocd-controller` has put minReplicas of HorizontalPodAutoscaler web back twice, and it is 2")
         );
-        let said = held(&target, measured, &Standing::Held { value: 6, original: 2, is_clamped: false }, None, false);
+        let said = held(&target, measured, &Standing::Held { value: 6, original: 2, is_clamped: false }, false);
         assert_eq!(said.message, "minReplicas of HorizontalPodAutoscaler web is 6, for 5 busy pods; without us it is 2");
-        let said = held(&target, measured, &Standing::Held { value: 6, original: 2, is_clamped: false }, None, true);
+        let said = held(&target, measured, &Standing::Held { value: 6, original: 2, is_clamped: false }, true);
         assert_eq!((said.status, said.reason), (Status::False, "DryRun"));
     }
 

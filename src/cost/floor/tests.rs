@@ -16,7 +16,7 @@ fn at(second: i64) -> Timestamp {
 }
 
 fn busy(busy: u32) -> Measured {
-    Measured { busy, unmeasured: 0 }
+    Measured { busy, uncertain: 0 }
 }
 
 /// An autoscaler, and the policy that holds it.
@@ -30,7 +30,7 @@ struct Scene {
 
 impl Scene {
     fn new(floor: Floor, min: u32, max: u32, current: u32) -> Self {
-        let target = Target { kind: KIND, min: Some(min), max, current, note: None };
+        let target = Target { kind: KIND, min: Some(min), max, current, note: None, is_labelled: false, writer: None };
         Self { floor, holder: Holder::default(), target, generation: 1, writes: 0 }
     }
 
@@ -38,10 +38,16 @@ impl Scene {
         let (standing, change) = self.holder.decide(&self.floor, ("web", self.generation), measured, &self.target, at(second));
         if let Some(change) = change {
             self.holder.written(&change);
-            (self.target.min, self.target.note) = (change.min, change.note);
+            self.target.is_labelled = change.note.is_some();
+            (self.target.min, self.target.note, self.target.writer) = (change.min, change.note, None);
             self.writes += 1;
         }
         standing
+    }
+
+    /// Somebody else writes the minimum.
+    fn written_by(&mut self, writer: &str, min: u32) {
+        (self.target.min, self.target.writer) = (Some(min), Some(writer.into()));
     }
 }
 
@@ -50,6 +56,10 @@ impl Scene {
 fn dc_36_the_floor_ends_at_the_ceiling() {
     let mut scene = Scene::new(floor(1, 0, 300), 4, 10, 12);
     assert_eq!(scene.look(busy(12), 0), Standing::Held { value: 10, original: 4, is_clamped: true });
+    assert!(
+        matches!(Scene::new(floor(1, 0, 300), 2, 10, 8).look(busy(10), 0), Standing::Held { value: 8, is_clamped: false, .. }),
+        "a surge"
+    );
     assert_eq!(scene.target.min, Some(10));
     scene.look(busy(12), 15);
     assert_eq!(scene.writes, 1, "nothing has changed");
@@ -77,16 +87,16 @@ fn dc_40_two_reverts_end_it() {
     let mut scene = Scene::new(floor(1, 0, 300), 2, 20, 12);
     for round in 0..2 {
         assert!(matches!(scene.look(busy(5), round * 30), Standing::Held { value: 6, .. }));
-        scene.target.min = Some(2);
+        scene.written_by("gitops", 2);
     }
     for round in 2..50 {
-        assert_eq!(scene.look(busy(5), round * 30), Standing::Reverted { original: 2 });
+        assert_eq!(scene.look(busy(5), round * 30), Standing::Reverted { original: 2, by: Some("gitops".into()) });
         assert_eq!(scene.target.min, Some(2));
     }
     assert_eq!(scene.writes, 3, "twice the floor, and once the note that it is over");
     // Another leader knows it from the note.
     scene.holder = Holder::default();
-    assert_eq!(scene.look(busy(9), 2000), Standing::Reverted { original: 2 });
+    assert!(matches!(scene.look(busy(9), 2000), Standing::Reverted { original: 2, .. }));
     scene.generation += 1;
     assert!(matches!(scene.look(busy(5), 3000), Standing::Held { value: 6, .. }));
 }
@@ -97,42 +107,85 @@ fn a_revert_is_seen_where_the_note_went_with_it() {
     let mut scene = Scene::new(floor(1, 0, 300), 2, 20, 12);
     for round in 0..2 {
         scene.look(busy(5), round * 30);
-        (scene.target.min, scene.target.note) = (Some(2), None);
+        scene.written_by("kubectl-replace", 2);
+        (scene.target.note, scene.target.is_labelled) = (None, false);
     }
-    assert_eq!(scene.look(busy(5), 60), Standing::Reverted { original: 2 });
+    assert!(matches!(scene.look(busy(5), 60), Standing::Reverted { original: 2, .. }));
+}
+
+/// A tool whose values vary undoes the floor all the same.
+#[test]
+fn lower_values_that_vary_are_reverts_too() {
+    let mut scene = Scene::new(floor(1, 0, 300), 2, 20, 12);
+    for (round, min) in [(0, 3), (1, 4)] {
+        scene.look(busy(8), round * 30);
+        scene.written_by("cron", min);
+    }
+    assert_eq!(scene.look(busy(8), 60), Standing::Reverted { original: 4, by: Some("cron".into()) });
+}
+
+/// A write whose answer was lost is ours, though we do not remember it.
+#[test]
+fn our_own_writes_are_nobodys_reverts() {
+    let mut scene = Scene::new(floor(1, 0, 0), 2, 20, 12);
+    scene.look(busy(8), 0);
+    let held = scene.target.clone();
+    scene.look(busy(0), 15);
+    // The leader before remembers the floor of 9, and sees the 2 that another leader wrote.
+    scene.holder.written(&Change { min: held.min, note: held.note });
+    assert_eq!(scene.look(busy(0), 30), Standing::NotNeeded { original: 2 });
+    assert!(matches!(scene.look(busy(8), 45), Standing::Held { value: 9, .. }));
+    assert_eq!(scene.target.note.as_ref().unwrap().reverts, 0);
+}
+
+#[test]
+fn a_lost_label_is_put_back_and_a_lost_note_is_said() {
+    let mut scene = Scene::new(floor(1, 0, 300), 2, 20, 12);
+    scene.look(busy(8), 0);
+    scene.target.is_labelled = false;
+    scene.look(busy(8), 15);
+    assert!(scene.target.is_labelled, "without it nobody would find the floor again");
+    scene.target.note = None;
+    scene.holder = Holder::default();
+    assert_eq!(scene.look(busy(9), 30), Standing::NoteLost);
+    assert_eq!(scene.target.min, Some(9), "what is held is not taken for what its owner wrote");
 }
 
 #[test]
 fn another_value_is_another_original() {
     let mut scene = Scene::new(floor(1, 0, 0), 2, 20, 12);
     scene.look(busy(5), 0);
-    scene.target.min = Some(8);
+    scene.written_by("kubectl-edit", 8);
     assert_eq!(scene.look(busy(5), 15), Standing::NotNeeded { original: 8 });
     assert_eq!((scene.target.min, scene.target.note.clone()), (Some(8), None));
     scene.look(busy(10), 30);
     assert_eq!((scene.target.min, scene.target.note.as_ref().unwrap().original), (Some(11), Some(8)));
 }
 
-/// DC-41: an autoscaler at rest is left alone, also one that was held before.
+/// DC-41: an autoscaler at rest is left alone; one that was held before is let go once.
 #[test]
 fn dc_41_without_replicas_nothing_is_written() {
     let mut scene = Scene::new(floor(1, 3, 300), 2, 20, 0);
     assert_eq!((scene.look(busy(0), 0), scene.writes), (Standing::AtRest, 0));
     scene.target.current = 6;
     scene.look(busy(4), 15);
+    // Woken up, it would jump to the floor of the day before.
     scene.target.current = 0;
-    assert_eq!((scene.look(busy(0), 3000), scene.writes), (Standing::AtRest, 1));
+    for second in [3000, 3015, 3030] {
+        assert_eq!((scene.look(busy(0), second), scene.writes), (Standing::AtRest, 2));
+    }
+    assert_eq!((scene.target.min, scene.target.note.clone()), (Some(2), None));
 }
 
 /// The runaway of a floor that counts what it has only just made.
 #[test]
 fn unmeasured_pods_raise_nothing_and_lower_nothing() {
     let mut scene = Scene::new(floor(1, 0, 0), 2, 20, 12);
-    assert_eq!(scene.look(Measured { busy: 0, unmeasured: 12 }, 0), Standing::NotNeeded { original: 2 });
+    assert_eq!(scene.look(Measured { busy: 0, uncertain: 12 }, 0), Standing::NotNeeded { original: 2 });
     scene.look(busy(6), 15);
     // The backend is away, and in the end nothing is known of anybody.
-    assert!(matches!(scene.look(Measured { busy: 2, unmeasured: 10 }, 30), Standing::Held { value: 7, .. }));
-    assert!(matches!(scene.look(Measured { busy: 0, unmeasured: 3 }, 45), Standing::Held { value: 4, .. }));
+    assert!(matches!(scene.look(Measured { busy: 2, uncertain: 10 }, 30), Standing::Held { value: 7, .. }));
+    assert!(matches!(scene.look(Measured { busy: 0, uncertain: 3 }, 45), Standing::Held { value: 4, .. }));
     assert_eq!(scene.writes, 2);
 }
 
@@ -167,7 +220,7 @@ fn another_leader_holds_on() {
 
 #[test]
 fn letting_go_restores_what_is_still_ours() {
-    let note = Note { policy: "web".into(), generation: 1, original: None, written: 6, reverts: 0 };
+    let note = Note { policy: "web".into(), generation: 1, original: None, written: 6, reverts: 0, by: None };
     assert_eq!(note.released(KIND, Some(6)), None);
     assert_eq!(note.released(KIND, Some(7)), Some(7), "somebody else's by now");
     let text = serde_json::to_string(&note).unwrap();
@@ -199,7 +252,8 @@ proptest! {
                 *at_work ^= turn;
                 *age += 1;
             }
-            let measured = busy(pods.iter().filter(|(age, at_work)| *age >= 12 && *at_work).count() as u32);
+            let count = |is_new: bool| pods.iter().filter(|(age, at_work)| (*age < 12) == is_new && (is_new || *at_work)).count() as u32;
+            let measured = Measured { busy: count(false), uncertain: count(true) };
             let before = scene.target.current;
             scene.look(measured, second);
             let floor = scene.target.min.unwrap_or(1);
