@@ -24,7 +24,7 @@ use crate::api::documents::{Document, nearest};
 use crate::api::policies::PolicyKey;
 use crate::api::{CostPolicy, DeletionCostPolicy, DeletionCostPolicySpec, HeadroomPool, Pool, Problem, one_line};
 use crate::cost::{Signal, signal};
-use crate::headroom::Classes;
+use crate::headroom::{Class, Classes};
 use crate::signals::Shared;
 
 /// Follows the DeletionCostPolicies for as long as it is polled.
@@ -155,13 +155,19 @@ fn forget_unseen(world: &World, list: List, seen: &HashSet<PolicyKey>) {
     }
 }
 
+/// What is kept of a PriorityClass.
+pub fn read_class(class: &PriorityClass) -> Class {
+    let never_preempts = class.preemption_policy.as_deref() == Some("Never");
+    Class { value: class.value, global_default: class.global_default.unwrap_or(false), never_preempts }
+}
+
 /// Follows the PriorityClasses for as long as it is polled.
 pub async fn watch_classes(client: Client, world: Arc<World>) {
     let api: Api<PriorityClass> = Api::all(client);
     let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
-    let mut classes: BTreeMap<String, (i32, bool)> = BTreeMap::new();
-    let publish = |classes: &BTreeMap<String, (i32, bool)>| {
-        world.classes.store(Arc::new(Classes::new(classes.iter().map(|(name, (value, default))| (name.clone(), *value, *default)))));
+    let mut classes: BTreeMap<String, Class> = BTreeMap::new();
+    let publish = |classes: &BTreeMap<String, Class>| {
+        world.classes.store(Arc::new(Classes::new(classes.iter().map(|(name, class)| (name.clone(), *class)))));
     };
     let mut listing = false;
     while let Some(event) = events.next().await {
@@ -171,7 +177,7 @@ pub async fn watch_classes(client: Client, world: Arc<World>) {
                 classes.clear();
             }
             Ok(Event::InitApply(class) | Event::Apply(class)) => {
-                classes.insert(class.name_any(), (class.value, class.global_default.unwrap_or(false)));
+                classes.insert(class.name_any(), read_class(&class));
             }
             Ok(Event::InitDone) => {
                 listing = false;

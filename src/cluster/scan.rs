@@ -19,6 +19,7 @@ use tracing::{info, warn};
 use super::largest;
 use super::leadership::Leadership;
 use super::listing::each;
+use super::policies::read_class;
 use super::shapes;
 use super::status::FIELD_MANAGER;
 use crate::api::documents::Document;
@@ -101,7 +102,7 @@ async fn pools(client: &Client, owners: &mut BTreeMap<String, String>) -> anyhow
 async fn known(client: &Client, policies: &Policies) -> anyhow::Result<Known> {
     let mut classes = Vec::new();
     let api: Api<PriorityClass> = Api::all(client.clone());
-    each(&api, ListParams::default(), |class| classes.push((class.name_any(), class.value, class.global_default.unwrap_or(false))))
+    each(&api, ListParams::default(), |class| classes.push((class.name_any(), read_class(&class))))
         .await
         .context("cannot list priorityclasses")?;
     let mut known_shapes = Shapes::default();

@@ -20,7 +20,7 @@ use crate::api::documents::{self, Document};
 use crate::api::policies::PolicyKey;
 use crate::api::{CostPolicy, Policies, Pool};
 use crate::cost::{GovernedPod, Stored};
-use crate::headroom::Classes;
+use crate::headroom::{self, Classes};
 
 /// Reads policies from a directory. At the start nothing good is in force yet, so a bad document stops it.
 pub fn read_policies(directory: &Path) -> anyhow::Result<Policies> {
@@ -45,7 +45,7 @@ pub fn read_world(directory: &Path, world: &World) -> anyhow::Result<()> {
     for object in objects {
         read_object(object, &policies, world, &mut classes).with_context(|| file.display().to_string())?;
     }
-    world.classes.store(Arc::new(Classes::new(classes.into_iter().map(|(name, (value, default))| (name, value, default)))));
+    world.classes.store(Arc::new(Classes::new(classes)));
     world.update_policies(|_| policies.clone());
     for list in [List::Policies, List::Pools, List::Classes] {
         world.has_read(list);
@@ -60,9 +60,10 @@ struct Class {
     value: i32,
     #[serde(default)]
     global_default: bool,
+    preemption_policy: Option<String>,
 }
 
-fn read_object(object: Value, policies: &Policies, world: &World, classes: &mut BTreeMap<String, (i32, bool)>) -> anyhow::Result<()> {
+fn read_object(object: Value, policies: &Policies, world: &World, classes: &mut BTreeMap<String, headroom::Class>) -> anyhow::Result<()> {
     let kind = object.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
     match kind.as_str() {
         "Pod" => {
@@ -84,7 +85,9 @@ fn read_object(object: Value, policies: &Policies, world: &World, classes: &mut 
         }
         "PriorityClass" => {
             let class: Class = serde_json::from_value(object).context("a PriorityClass")?;
-            classes.insert(class.metadata.name.unwrap_or_default(), (class.value, class.global_default));
+            let never_preempts = class.preemption_policy.as_deref() == Some("Never");
+            let known = headroom::Class { value: class.value, global_default: class.global_default, never_preempts };
+            classes.insert(class.metadata.name.unwrap_or_default(), known);
         }
         "List" => {
             let Some(Value::Array(items)) = object.get("items") else { bail!("a List without items") };

@@ -105,16 +105,11 @@ impl Reporter {
     /// Whether there is a policy of which no version is in force, and which wants a floor on this autoscaler: its document says so, whatever else
     /// is wrong with it.
     pub fn not_in_force_but_wants_floor(&self, namespace: &str, by: Option<&str>, target: &FloorTarget) -> bool {
-        let wants = |object: &DynamicObject| {
-            let spec = &object.data["spec"];
-            let floor = serde_json::from_value::<FloorTarget>(spec["floor"]["target"].clone());
-            spec["dryRun"] != true && floor.is_ok_and(|floor| floor == *target)
-        };
         let entries = self.entries();
         entries.iter().any(|((kind, key), entry)| {
             let is_it =
                 kind == DeletionCostPolicy::kind(&()).as_ref() && key.namespace == namespace && by.is_none_or(|name| key.name == name);
-            is_it && !entry.in_force && wants(&entry.object)
+            is_it && !entry.in_force && wants_floor_on(&entry.object.data, target)
         })
     }
 
@@ -164,6 +159,13 @@ impl Reporter {
     fn entries(&self) -> MutexGuard<'_, HashMap<Id, Entry>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a policy's document asks for a floor on this autoscaler, whatever else is wrong with it.
+fn wants_floor_on(document: &Value, target: &FloorTarget) -> bool {
+    let spec = &document["spec"];
+    let floor = serde_json::from_value::<FloorTarget>(spec["floor"]["target"].clone());
+    spec["dryRun"] != true && floor.is_ok_and(|floor| floor == *target)
 }
 
 fn counts(poll: &Poll) -> Value {
@@ -471,4 +473,21 @@ fn by_us() -> PatchParams {
 /// At most so many bytes, in whole characters.
 fn cut(message: &str, bytes: usize) -> String {
     message[..message.floor_char_boundary(bytes)].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::deletion_cost_policy::Autoscaler;
+
+    #[test]
+    fn a_policy_that_cannot_be_used_wants_its_floor_all_the_same() {
+        let target = FloorTarget { kind: Autoscaler::HorizontalPodAutoscaler, name: "web".into() };
+        let document = |spec: Value| json!({ "spec": spec });
+        let floor = || json!({"target": {"kind": "HorizontalPodAutoscaler", "name": "web"}, "buffer": -1});
+        assert!(wants_floor_on(&document(json!({"backend": "gone", "fieldOfALaterVersion": 1, "floor": floor()})), &target));
+        assert!(!wants_floor_on(&document(json!({"floor": floor(), "dryRun": true})), &target));
+        assert!(!wants_floor_on(&document(json!({"floor": {"target": {"kind": "ScaledObject", "name": "web"}}})), &target));
+        assert!(!wants_floor_on(&document(json!({})), &target));
+    }
 }

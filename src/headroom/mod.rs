@@ -10,7 +10,7 @@ pub mod rules;
 pub mod shapes;
 pub mod spot;
 
-pub use classes::Classes;
+pub use classes::{Class, Classes};
 pub use object::Object;
 pub use review::{Known, Review, review};
 pub use shapes::Shapes;

@@ -117,6 +117,7 @@ impl Kind {
 pub struct PodSpec {
     pub priority_class_name: Option<String>,
     pub priority: Option<i32>,
+    pub preemption_policy: Option<String>,
     pub termination_grace_period_seconds: Option<i64>,
     #[serde(default, deserialize_with = "null_is_default")]
     pub node_selector: BTreeMap<String, String>,

@@ -81,6 +81,8 @@ pub fn review(object: &Object, old: Option<&Object>, policies: &Policies, known:
     }
     for pool in policies.pools().filter(|pool| !object.is_marked_by(pool)) {
         review.notes.extend(old.is_none().then(|| outranked(object, pool, classes)).flatten());
+        let before = old.and_then(|old| never_served(old, pool, classes));
+        review.notes.extend(never_served(object, pool, classes).filter(|now| before.as_ref() != Some(now)));
     }
     if let Some(mark) = object.mark()
         && policies.pool(mark).is_none()
@@ -92,6 +94,22 @@ pub fn review(object: &Object, old: Option<&Object>, policies: &Policies, known:
         review.unresolved.push(format!("label pecking-order.dev/headroom: no HeadroomPool `{mark}`, so no rule is checked{hint}"));
     }
     review
+}
+
+/// The workload for which a pool holds room, where its pods can never take it.
+fn never_served(object: &Object, pool: &Pool, classes: &Classes) -> Option<String> {
+    let like = &pool.spec.shape.as_ref()?.like;
+    let is_it = object.kind.name() == format!("{:?}", like.kind) && object.name == like.name && object.namespace == like.namespace;
+    let spec = object.pod_spec().filter(|_| is_it)?;
+    let class = spec.priority_class_name.as_deref().filter(|name| !name.is_empty());
+    let priority = spec.priority.or_else(|| classes.value(class))?;
+    let highest = pool.spec.placeholders.priority_class_names.iter().filter_map(|name| classes.value(Some(name))).max()?;
+    let why = match spec.preemption_policy.as_deref() == Some("Never") || class.is_some_and(|name| classes.never_preempts(name)) {
+        true => "never preempts".to_owned(),
+        false if priority <= highest => format!("has priority {priority}, and the placeholders {highest}"),
+        false => return None,
+    };
+    Some(format!("[matchesShape] it {why}: it can never take the room of pool {}", pool.name))
 }
 
 /// A class that is nobody's headroom, and lies below a pool's: its pods would be preempted before the placeholders are.
@@ -120,6 +138,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::headroom::Class;
     use crate::headroom::object::Kind;
     use crate::headroom::rules::tests::pool;
 
@@ -269,5 +288,25 @@ mod tests {
         let mut spec = by_label();
         spec["rules"]["zeroGracePeriod"] = json!("Off");
         assert_eq!(review(&pod(30, json!({"headroom": "yes"})), None, &policies(spec), &Known::default()), Review::default());
+    }
+
+    /// What the room is for must be able to take it.
+    #[test]
+    fn a_workload_that_can_never_take_its_room_is_told() {
+        let spec = json!({"placeholders": {"priorityClassNames": ["spare"]}, "shape": {"like": {"kind": "Deployment", "namespace": "ci", "name": "job"}}});
+        let class = |value: i32, never_preempts: bool| Class { value, never_preempts, ..Class::default() };
+        let classes = [("spare", class(-10, true)), ("low", class(-10, false)), ("polite", class(5, true)), ("fine", class(5, false))];
+        let known = Known { classes: Classes::new(classes.map(|(name, class)| (name.to_owned(), class))).into(), ..Known::default() };
+        let job = |class: &str| {
+            let template = json!({"spec": {"priorityClassName": class, "terminationGracePeriodSeconds": 0}});
+            object(Kind::Deployment, json!({"metadata": {"name": "job", "namespace": "ci"}, "spec": {"template": template}}))
+        };
+        let notes = |new: &str, old: Option<&str>| review(&job(new), old.map(job).as_ref(), &policies(spec.clone()), &known).notes;
+        assert_eq!(
+            notes("low", None),
+            ["[matchesShape] it has priority -10, and the placeholders -10: it can never take the room of pool general"]
+        );
+        assert_eq!(notes("polite", None), ["[matchesShape] it never preempts: it can never take the room of pool general"]);
+        assert_eq!((notes("fine", None).len(), notes("low", Some("low")).len(), notes("low", Some("fine")).len()), (0, 0, 1));
     }
 }

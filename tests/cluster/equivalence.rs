@@ -295,7 +295,10 @@ fn four_places(cluster: &'static Cluster) -> anyhow::Result<()> {
     let Some(Document::HeadroomPool(compiled)) = documents.first() else { anyhow::bail!("no pool") };
     let policies = Policies::default().with_pool(Pool::compile(compiled));
     let value = |class: &Value| {
-        (class["metadata"]["name"].as_str().unwrap_or_default().to_owned(), class["value"].as_i64().unwrap_or(0) as i32, false)
+        (
+            class["metadata"]["name"].as_str().unwrap_or_default().to_owned(),
+            headroom::Class { value: class["value"].as_i64().unwrap_or(0) as i32, ..Default::default() },
+        )
     };
     let known = Known { classes: Classes::new(classes.iter().map(value)).into(), ..Known::default() };
     let rows = rows();

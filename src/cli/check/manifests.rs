@@ -11,7 +11,7 @@ use crate::api::documents::{self, Document};
 use crate::api::headroom_pool::Mode;
 use crate::api::{CostPolicy, GROUP, Policies, Pool};
 use crate::headroom::object::{Body, Kind};
-use crate::headroom::{self, Classes, Known, Object, Shapes};
+use crate::headroom::{self, Class, Classes, Known, Object, Shapes};
 
 /// Lists in lists in lists are no output of any tool.
 const MAX_NESTING: usize = 4;
@@ -124,7 +124,10 @@ impl Manifests {
     /// The classes among the objects, and the workloads that pools name as their shapes.
     pub fn known(&self, policies: &Policies) -> Known {
         let class = |manifest: &Manifest| match manifest.object.body {
-            Body::Class { value, global_default, .. } => Some((manifest.object.name.clone(), value, global_default)),
+            Body::Class { value, global_default, ref preemption_policy } => {
+                let class = Class { value, global_default, never_preempts: preemption_policy.as_deref() == Some("Never") };
+                Some((manifest.object.name.clone(), class))
+            }
             Body::Pod { .. } => None,
         };
         let shapes = policies.pools().fold(Shapes::default(), |shapes, pool| {

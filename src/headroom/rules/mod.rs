@@ -161,7 +161,8 @@ pub(crate) mod tests {
 
     pub(crate) fn check(rule: &Rule, pool_spec: Value, kind: Kind, object: Value) -> Option<Finding> {
         let object = Object::read(kind, &object.to_string()).unwrap();
-        let classes = Classes::new([("spot-headroom".into(), -10, false), ("deep".into(), -11, false)]);
+        let class = |value: i32| crate::headroom::Class { value, ..Default::default() };
+        let classes = Classes::new([("spot-headroom".into(), class(-10)), ("deep".into(), class(-11))]);
         (rule.check)(&Context {
             object: &object,
             old: None,
