@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
 use futures::future::join_all;
+use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::apps::v1::ReplicaSet as ApiReplicaSet;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -19,7 +20,7 @@ use kube::{Api, Client, ResourceExt};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::World;
 use super::floor::Floors;
@@ -117,7 +118,7 @@ impl Governance {
         let mut governed: HashMap<PolicyKey, Governed> = HashMap::new();
         let mut namespaces: HashMap<String, Task> = HashMap::new();
         let (mut announcing, mut node_watch) = (None, None);
-        let lists = Arc::new(Semaphore::new(PARALLEL_LISTS));
+        let (lists, resyncs) = (Arc::new(Semaphore::new(PARALLEL_LISTS)), Arc::new(Semaphore::new(PARALLEL_LISTS)));
         while changes.changed().await.is_ok() {
             // In this order: once the policies are known, all of them are in what is read next.
             let knows_policies = self.world.knows(List::Policies);
@@ -144,11 +145,13 @@ impl Governance {
                     Some(before) => {
                         let known = before.knowledge_for(policy);
                         before.stop().await;
+                        // The next one owes nothing before it has begun.
+                        self.world.progress.forget_policy(&key);
                         known.unwrap_or_default()
                     }
                     None => Known::default(),
                 };
-                governed.insert(key, self.start(policy.clone(), &lists, known));
+                governed.insert(key, self.start(policy.clone(), &lists, &resyncs, known));
             }
             if announcing.is_none() && knows_policies {
                 let polled = governed.values().map(|governed| governed.polled.clone()).collect();
@@ -166,7 +169,7 @@ impl Governance {
         }
     }
 
-    fn start(&self, policy: Arc<CostPolicy>, lists: &Arc<Semaphore>, known: Known) -> Governed {
+    fn start(&self, policy: Arc<CostPolicy>, lists: &Arc<Semaphore>, resyncs: &Arc<Semaphore>, known: Known) -> Governed {
         let (world, metrics) = (&self.world, &self.metrics);
         world.pods.unset_listed(policy.key());
         // A poll before the pods are known would find nobody, and the next one is a period away.
@@ -175,15 +178,18 @@ impl Governance {
         let mut tasks = Vec::new();
         if let Some(client) = &self.client {
             tasks.push(Task::spawn(watch_pods(client.clone(), policy.clone(), world.clone(), listed, lists.clone())));
-            tasks.push(Task::spawn(resync::run(client.clone(), policy.clone(), world.clone(), lists.clone(), metrics.clone())));
+            tasks.push(Task::spawn(resync::run(client.clone(), policy.clone(), world.clone(), resyncs.clone(), metrics.clone())));
         }
         match self.backends.get(&policy.spec.backend) {
             Some(backend) => {
                 let poller = Poller::new(policy.clone(), backend.clone(), world.clone(), metrics.clone(), known.clone());
                 let poller = poller.run(polled, PollReporter::new(self.reporter.clone()));
+                let (world, key) = (world.clone(), policy.key().clone());
                 tasks.push(Task::spawn(async move {
-                    if is_listed.wait_for(|listed| *listed).await.is_ok() {
-                        poller.await;
+                    if is_listed.wait_for(|listed| *listed).await.is_ok() && AssertUnwindSafe(poller).catch_unwind().await.is_err() {
+                        // A text of a policy's costs that policy its poller, and nobody else the process.
+                        error!(namespace = key.namespace, policy = key.name, "the poller of a policy panicked; its costs stay as they are");
+                        world.progress.forget_policy(&key);
                     }
                 }));
             }

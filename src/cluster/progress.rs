@@ -21,7 +21,12 @@ pub struct Progress(Mutex<HashMap<PolicyKey, Instant>>);
 impl Progress {
     /// A sign of life of a policy's poller, which polls this often.
     pub fn show(&self, policy: &PolicyKey, period: Duration) {
-        self.due().insert(policy.clone(), Instant::now() + (period * PERIODS).max(LEAST));
+        self.show_busy(policy, period, Duration::ZERO);
+    }
+
+    /// The same, where what it does now may take so long by itself.
+    pub fn show_busy(&self, policy: &PolicyKey, period: Duration, busy: Duration) {
+        self.due().insert(policy.clone(), Instant::now() + (period * PERIODS).max(LEAST) + busy);
     }
 
     pub fn forget_policy(&self, policy: &PolicyKey) {
@@ -56,6 +61,13 @@ mod tests {
         tokio::time::advance(Duration::from_secs(62)).await;
         assert_eq!(progress.stopped(), Some(key("slow")));
         progress.forget_policy(&key("slow"));
+        progress.show_busy(&key("waiting"), Duration::from_secs(15), Duration::from_secs(315));
+        progress.forget_policy(&key("quick"));
+        tokio::time::advance(Duration::from_secs(430)).await;
+        assert_eq!(progress.stopped(), None, "a slow backend is no reason to start again");
+        tokio::time::advance(Duration::from_secs(6)).await;
+        assert_eq!(progress.stopped(), Some(key("waiting")));
+        progress.forget_policy(&key("waiting"));
         assert_eq!(progress.stopped(), None, "a policy that is gone owes nothing");
     }
 }

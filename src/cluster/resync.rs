@@ -11,8 +11,8 @@ use kube::api::ListParams;
 use kube::core::PartialObjectMeta;
 use kube::{Api, Client, ResourceExt};
 use tokio::sync::Semaphore;
-use tokio::time::sleep;
-use tracing::{debug, warn};
+use tokio::time::{sleep, timeout};
+use tracing::warn;
 
 use super::governance::{read_pod, read_replica_set};
 use super::listing::each;
@@ -27,18 +27,25 @@ const RESYNC: Duration = Duration::from_secs(600);
 /// A watch that merely lags behind has caught up by then.
 const A_MOMENT: Duration = Duration::from_secs(2);
 
-/// Compares the pods of a policy for as long as it is polled.
-pub async fn run(client: Client, policy: Arc<CostPolicy>, world: Arc<World>, lists: Arc<Semaphore>, metrics: Arc<Metrics>) {
+/// How long one comparison may take. A connection that is half open is just what this is for.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Compares the pods of a policy for as long as it is polled. `turns` bounds how many do so at once.
+pub async fn run(client: Client, policy: Arc<CostPolicy>, world: Arc<World>, turns: Arc<Semaphore>, metrics: Arc<Metrics>) {
+    let (namespace, name) = (&policy.namespace, &policy.name);
     loop {
         sleep(RESYNC.mul_f64(0.5 + jitter())).await;
-        let _turn = lists.acquire().await;
-        match once(&client, &policy, &world).await {
-            Ok(0) => {}
-            Ok(repaired) => {
+        let _turn = turns.acquire().await;
+        match timeout(LIMIT, once(&client, &policy, &world)).await {
+            Ok(Ok(0)) => {}
+            Ok(Ok(repaired)) => {
                 metrics.resynced(repaired);
-                warn!(namespace = policy.namespace, policy = policy.name, repaired, "the watch of pods had lost events");
+                warn!(namespace, policy = name, repaired, "the watch of pods was behind, or had lost events");
             }
-            Err(e) => debug!(namespace = policy.namespace, policy = policy.name, error = %e, "resync failed; the next one comes"),
+            Ok(Err(e)) => {
+                warn!(namespace, policy = name, error = %e, "pods cannot be compared with what the watch has brought; trying again")
+            }
+            Err(_) => warn!(namespace, policy = name, "pods were not compared within {LIMIT:?}; trying again"),
         }
     }
 }
@@ -49,38 +56,40 @@ async fn once(client: &Client, policy: &Arc<CostPolicy>, world: &World) -> kube:
     each(&sets, ListParams::default(), |set| world.pods.apply_replica_set(read_replica_set(&policy.namespace, set))).await?;
 
     let pods: Api<PartialObjectMeta<Pod>> = Api::namespaced(client.clone(), &policy.namespace);
-    let before: HashSet<Arc<str>> = world.pods.versions(policy.key()).into_keys().collect();
+    let before = world.pods.versions(policy.key());
     let (mut listed, mut suspects) = (HashSet::new(), Vec::new());
     let version = |uid: &str| world.pods.get(policy.key(), uid).map(|pod| pod.version);
     let read = |pod: PartialObjectMeta<Pod>| {
         let (Some(uid), Some(there)) = (pod.uid(), pod.resource_version().and_then(|version| version.parse::<u64>().ok())) else { return };
         let counts = pod.owner_references().iter().any(|owner| owner.controller == Some(true) && honours_cost(owner));
-        if counts && version(&uid).is_none_or(|known| known < there) {
-            suspects.push((pod.name_any(), uid.clone(), there));
+        let known = version(&uid);
+        if (counts || known.is_some()) && known.is_none_or(|known| known < there) {
+            suspects.push((pod.name_any(), uid.clone(), known, there));
         }
         listed.insert(uid);
     };
     each(&pods, ListParams::default().labels(&policy.selector.to_string()), read).await?;
-    // What was known before the list began and is not in it is gone.
-    let gone: Vec<Arc<str>> = before.into_iter().filter(|uid| !listed.contains(&**uid)).collect();
     sleep(A_MOMENT).await;
 
+    // What was known before the list began, is not in it, and has not changed since, is gone.
     let mut repaired = 0;
-    let whole: Api<Pod> = Api::namespaced(client.clone(), &policy.namespace);
-    for (name, uid, there) in suspects {
-        if version(&uid).is_some_and(|known| known >= there) {
-            continue;
-        }
-        // It may have gone since, and the watch may know that.
-        if let Some(pod) = whole.get_opt(&name).await?.filter(|pod| pod.uid().as_deref() == Some(&uid)) {
-            read_pod(world, policy, pod);
+    for (uid, known) in before.iter().filter(|(uid, _)| !listed.contains(&***uid)) {
+        if version(uid) == Some(*known) {
+            world.pods.remove(policy.key(), uid);
+            world.costs.remove(uid, policy.key());
             repaired += 1;
         }
     }
-    for uid in gone {
-        if world.pods.get(policy.key(), &uid).is_some() {
-            world.pods.remove(policy.key(), &uid);
-            world.costs.remove(&uid, policy.key());
+    let whole: Api<Pod> = Api::namespaced(client.clone(), &policy.namespace);
+    for (name, uid, known, there) in suspects {
+        if version(&uid) != known || known.is_some_and(|known| known >= there) {
+            continue;
+        }
+        // By a list, which needs no further right. It may have gone since, and the watch may know that.
+        let one = whole.list(&ListParams::default().fields(&format!("metadata.name={name}"))).await?;
+        let found = one.items.into_iter().find(|pod| pod.uid().as_deref() == Some(&uid));
+        if let Some(pod) = found.filter(|_| version(&uid) == known) {
+            read_pod(world, policy, pod);
             repaired += 1;
         }
     }
@@ -90,7 +99,7 @@ async fn once(client: &Client, policy: &Arc<CostPolicy>, world: &World) -> kube:
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
-    use wiremock::matchers::{method, path};
+    use wiremock::matchers::{method, path, query_param};
     use wiremock::{Mock, MockServer, ResponseTemplate};
 
     use super::*;
@@ -106,6 +115,19 @@ mod tests {
     async fn answer(server: &MockServer, at: &str, body: Value) {
         let code = body["code"].as_u64().unwrap_or(200) as u16;
         Mock::given(method("GET")).and(path(at)).respond_with(ResponseTemplate::new(code).set_body_json(body)).mount(server).await;
+    }
+
+    /// What a list of the pods of one name gives; it is asked for before the list of all.
+    async fn answer_one(server: &MockServer, name: &str, body: Value) {
+        let by_name = query_param("fieldSelector", format!("metadata.name={name}"));
+        let answer = ResponseTemplate::new(200).set_body_json(body);
+        Mock::given(method("GET"))
+            .and(path("/api/v1/namespaces/shop/pods"))
+            .and(by_name)
+            .respond_with(answer)
+            .with_priority(1)
+            .mount(server)
+            .await;
     }
 
     /// DC-35: pods were replaced, and the watch has shown nothing of it.
@@ -125,10 +147,9 @@ mod tests {
         answer(&server, "/api/v1/namespaces/shop/pods", list("PartialObjectMetadataList", there)).await;
         for (name, version) in [("changed", 60), ("new", 70)] {
             let whole = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata(name, version), "status": {"phase": "Running"}});
-            answer(&server, &format!("/api/v1/namespaces/shop/pods/{name}"), whole).await;
+            answer_one(&server, name, json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": [whole]})).await;
         }
-        let none = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": "NotFound", "message": "gone", "code": 404});
-        answer(&server, "/api/v1/namespaces/shop/pods/ghost", none).await;
+        answer_one(&server, "ghost", json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": []})).await;
         let client = Client::try_from(kube::Config::new(server.uri().parse().unwrap())).unwrap();
         let policy: DeletionCostPolicy = serde_json::from_value(json!({"metadata": {"name": "web", "namespace": "shop"}, "spec": {
             "selector": {"matchLabels": {"app": "web"}}, "signals": [{"name": "w", "query": "w", "weight": 1, "cap": 1}]}}))

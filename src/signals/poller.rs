@@ -31,6 +31,9 @@ const BETWEEN_POLLS: Duration = Duration::from_secs(2);
 /// How long a query waits for its turn at least, however often its policy is polled.
 const LEAST_PATIENCE: Duration = Duration::from_secs(10);
 
+/// The most that a backend's `timeoutSeconds` may be.
+const LONGEST_QUERY: Duration = Duration::from_secs(300);
+
 /// What is polled, and where it is told.
 pub struct Poller {
     policy: Arc<CostPolicy>,
@@ -109,6 +112,8 @@ impl Poller {
     pub async fn poll(&self) -> Poll {
         let started = Instant::now();
         let (policy, world) = (&self.policy, &self.world);
+        let period = Duration::from_secs(policy.spec.poll_seconds.into());
+        world.progress.show_busy(policy.key(), period, self.patience() + LONGEST_QUERY);
         let pods = world.pods.governed_by(policy, &world.policies());
         let targets = Targets::new(&policy.spec.pod_key, &policy.namespace, &pods);
         let answers = join_all(self.queries.iter().map(|query| self.ask(query, &targets))).await;
@@ -130,11 +135,15 @@ impl Poller {
         Poll { time: now, generation: policy.generation, outcomes, census, contested, not_honoured }
     }
 
+    fn patience(&self) -> Duration {
+        Duration::from_secs(self.policy.spec.poll_seconds.into()).max(LEAST_PATIENCE)
+    }
+
     /// The samples of one signal. Its rows are let go before the next query gets its turn.
     async fn ask(&self, query: &Result<Query, String>, targets: &Targets<'_>) -> Result<Matched, Outcome> {
         let query = query.as_ref().map_err(|why| Outcome::Failed { kind: "refused", why: why.clone() })?;
         // Behind a backend that hangs the queue would be longer and longer.
-        let patience = Duration::from_secs(self.policy.spec.poll_seconds.into()).max(LEAST_PATIENCE);
+        let patience = self.patience();
         let Ok(_turn) = timeout(patience, self.backend.turn()).await else {
             let why = format!("no turn within {patience:?}: the backend is slow, and other queries wait for it too");
             return Err(Outcome::Failed { kind: "timeout", why });
