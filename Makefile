@@ -24,7 +24,7 @@ demo-headroom: ## Show on the real scheduler how long displaced pods wait for pl
 	cargo build --quiet --example demo_headroom
 	./target/debug/examples/demo_headroom
 
-prove: ## Scale down hundreds of times on a real control plane, also under load, and count the right victims (25 minutes)
+prove: ## Scale down hundreds of times on a real control plane, also under load, and count the right victims (half an hour)
 	cargo build --quiet --bin pecking-order --example prove
 	./target/debug/examples/prove
 

@@ -38,7 +38,7 @@ pub async fn prove(site: &mut Site, workbench: &Workbench) -> anyhow::Result<Vec
         let (scaled, died) = tokio::join!(scale, kill);
         scaled?;
         died?;
-        ensure!(asked.elapsed() < Duration::from_secs(8), "the scale-down took {:?}", asked.elapsed());
+        ensure!(asked.elapsed() < Duration::from_secs(3), "the scale-down took {:?}", asked.elapsed());
         let left = workbench.pods(NAMESPACE, CASE.pods - CASE.go).await?;
         let half = left.iter().find(|pod| {
             let annotation = |key: &str| pod.metadata.annotations.as_ref().and_then(|all| all.get(key));
@@ -51,6 +51,7 @@ pub async fn prove(site: &mut Site, workbench: &Workbench) -> anyhow::Result<Vec
         workbench.scale(CASE.door, NAMESPACE, CASE.pods).await?;
         round(workbench, NAMESPACE, seed + 10, &mut after).await?;
     }
+    after.verify()?;
     Ok(vec![killed, after])
 }
 

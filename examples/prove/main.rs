@@ -29,13 +29,13 @@ async fn main() -> anyhow::Result<()> {
         // Ten minutes in which nothing happens, beside the rest.
         let steady = if wanted("steady") { Some(tokio::spawn(steady::prove(workbench.clone()))) } else { None };
         if wanted("doors") {
-            print("Four doors, small and large ReplicaSets, stored costs of three kinds", &doors::prove(&workbench).await?);
+            verified("Four doors, small and large ReplicaSets, stored costs of three kinds", &doors::prove(&workbench).await?)?;
         }
         if wanted("large") {
-            print("A thousand pods, of which six hundred go", &load::large(&workbench).await?);
+            verified("A thousand pods, of which six hundred go", &load::large(&workbench).await?)?;
         }
         if wanted("load") {
-            print("While 300 other Deployments change", &load::busy_controllers(&workbench).await?);
+            verified("While 300 other Deployments change", &load::busy_controllers(&workbench).await?)?;
         }
         if let Some(steady) = steady {
             println!("{}\n", steady.await??.report(&site.installation)?);
@@ -49,7 +49,7 @@ async fn main() -> anyhow::Result<()> {
     }
     if wanted("servers") {
         let site = Site::start(2, &binary, &manifest)?;
-        print("Two API servers on one etcd, the controllers at the second", &load::two_servers(&site.workbench().await?).await?);
+        verified("Two API servers on one etcd, the controllers at the second", &load::two_servers(&site.workbench().await?).await?)?;
     }
     Ok(())
 }
@@ -59,6 +59,12 @@ fn product() -> anyhow::Result<(PathBuf, PathBuf)> {
     let program = std::env::current_exe()?;
     let directory = program.parent().and_then(Path::parent).context("target/PROFILE/examples/prove")?;
     Ok((directory.join("pecking-order"), Path::new(env!("CARGO_MANIFEST_DIR")).join("manifests/install.yaml")))
+}
+
+/// Prints, and fails where there were wrong victims.
+fn verified(title: &str, tallies: &[Tally]) -> anyhow::Result<()> {
+    print(title, tallies);
+    tallies.iter().try_for_each(Tally::verify)
 }
 
 fn print(title: &str, tallies: &[Tally]) {

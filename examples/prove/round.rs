@@ -64,6 +64,13 @@ impl Tally {
         ]
     }
 
+    /// At a Deployment every victim must be right; at a ReplicaSet, where nothing comes after our answer, of a thousand 995.
+    pub fn verify(&self) -> anyhow::Result<()> {
+        let wanted = if self.case.door.kind() == "Deployment" { 1000 } else { 995 };
+        anyhow::ensure!(self.right * 1000 >= self.victims * wanted, "{} of {} victims right: {:?}", self.right, self.victims, self.case);
+        Ok(())
+    }
+
     pub fn count(&mut self, right: usize) {
         self.scale_downs += 1;
         self.all_right += usize::from(right == self.case.go);
@@ -110,7 +117,9 @@ pub async fn round(workbench: &Workbench, namespace: &str, seed: usize, tally: &
     sleep(Duration::from_millis(1200)).await;
     let last = workbench.last_scale_down(namespace).await?;
     if last["from"] == json!(case.pods) && last["to"] == json!(case.pods - case.go) {
-        tally.writes += last["written"].as_u64().unwrap_or(0);
+        let written = last["written"].as_u64().unwrap_or(0);
+        anyhow::ensure!(written <= tally.most as u64, "{written} writes for {case:?}, wanted {} at the most", tally.most);
+        tally.writes += written;
         *tally.outcomes.entry(last["outcome"].as_str().unwrap_or_default().to_owned()).or_default() += 1;
     }
     workbench.scale(case.door, namespace, case.pods).await

@@ -203,6 +203,9 @@ fn targets_honour_cost(poll: &Poll) -> Said {
 /// DC-19, DC-20: whether the installed webhook sees the scale-downs of a policy's namespace.
 pub fn scale_downs_reviewed(doors: &Doors, namespace: &str) -> Said {
     let trouble = |reason, message| Said::trouble("ScaleDownsReviewed", Status::False, reason, message);
+    if let Some(why) = &doors.unreadable {
+        return Said::trouble("ScaleDownsReviewed", Status::Unknown, "CannotRead", why.clone());
+    }
     if !doors.problems.is_empty() {
         return trouble("DoorClosed", format!("busy pods may go: {}", doors.problems.join("; ")));
     }
@@ -210,7 +213,12 @@ pub fn scale_downs_reviewed(doors: &Doors, namespace: &str) -> Said {
         let message = format!("the installed hook excludes namespace {namespace} by name: no scale-down of this policy's pods is reviewed");
         return trouble("NamespaceExcluded", message);
     }
-    Said::new("ScaleDownsReviewed", Status::True, "AllDoors", "the installed webhook is called for every scale-down")
+    let limits = match doors.selects_otherwise {
+        true => "; which namespaces its namespaceSelector matches by labels is not looked at",
+        false => "",
+    };
+    let message = format!("the installed webhook has a rule for every scale-down{limits}");
+    Said::new("ScaleDownsReviewed", Status::True, "AllDoors", message)
 }
 
 /// DC-49: the right victim still loses its work if it has no time to finish it.

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::admissionregistration::v1::{RuleWithOperations, ValidatingWebhook, ValidatingWebhookConfiguration};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use kube::{Api, Client};
 use tokio::time::{sleep, timeout};
 
@@ -40,6 +41,10 @@ pub struct Doors {
     pub problems: Vec<String>,
     /// Namespaces that the hook excludes by name.
     pub excluded: Vec<String>,
+    /// It selects in other ways too, which are not looked at.
+    pub selects_otherwise: bool,
+    /// Why nothing is known.
+    pub unreadable: Option<String>,
 }
 
 /// Looks at the configuration for as long as it is polled, while we lead.
@@ -63,22 +68,33 @@ async fn look(client: &Client, name: &str) -> Option<Doors> {
         Ok(configuration) => configuration,
         Err(kube::Error::Api(status)) if status.code == 404 => {
             let problem = format!("found no ValidatingWebhookConfiguration {name}");
-            return Some(Doors { problems: vec![problem], excluded: vec![] });
+            return Some(Doors { problems: vec![problem], ..Doors::default() });
+        }
+        // An outage is short, and what was found before stands; a right that is missing stays missing.
+        Err(kube::Error::Api(status)) if status.code == 403 => {
+            let why = format!("ValidatingWebhookConfiguration {name} cannot be read: {}", status.message);
+            return Some(Doors { unreadable: Some(why), ..Doors::default() });
         }
         Err(_) => return None,
     };
-    let has_rollouts = matches!(timeout(CALL_LIMIT, client.list_api_group_resources("argoproj.io/v1alpha1")).await,
-        Ok(Ok(kinds)) if kinds.resources.iter().any(|kind| kind.name == "rollouts"));
+    let has_rollouts = match timeout(CALL_LIMIT, client.list_api_group_resources("argoproj.io/v1alpha1")).await.ok()? {
+        Ok(kinds) => kinds.resources.iter().any(|kind| kind.name == "rollouts"),
+        Err(kube::Error::Api(status)) if status.code == 404 => false,
+        Err(_) => return None,
+    };
     Some(read(&configuration, has_rollouts))
 }
 
 /// What a configuration lets through to us.
 pub fn read(configuration: &ValidatingWebhookConfiguration, has_rollouts: bool) -> Doors {
-    let Some(hook) = configuration.webhooks.iter().flatten().find(|hook| path(hook).is_some_and(|path| path.ends_with(PATH))) else {
-        return Doors { problems: vec![format!("found no hook with the path {PATH}")], excluded: vec![] };
+    // One hook, or several that share the doors.
+    let ours = |hook: &&ValidatingWebhook| path(hook).is_some_and(|path| path.ends_with(PATH));
+    let hooks: Vec<&ValidatingWebhook> = configuration.webhooks.iter().flatten().filter(ours).collect();
+    let Some(first) = hooks.first() else {
+        return Doors { problems: vec![format!("found no hook with the path {PATH}")], ..Doors::default() };
     };
-    let name = &hook.name;
-    let rules: Vec<&RuleWithOperations> = hook.rules.iter().flatten().collect();
+    let name = &first.name;
+    let rules: Vec<&RuleWithOperations> = hooks.iter().flat_map(|hook| hook.rules.iter().flatten()).collect();
     let mut problems = Vec::new();
     let wanted = DOORS.iter().chain(ROLLOUTS.iter().filter(|_| has_rollouts));
     let missing: Vec<String> =
@@ -88,16 +104,29 @@ pub fn read(configuration: &ValidatingWebhookConfiguration, has_rollouts: bool) 
         let hint = if misplaced { "; the group of a scale is that of its workload, not `autoscaling`" } else { "" };
         problems.push(format!("hook {name} has no rule for UPDATE of {}{hint}", missing.join(", ")));
     }
-    let selects = hook.object_selector.as_ref();
-    if selects.is_some_and(|s| s.match_labels.iter().flatten().next().is_some() || s.match_expressions.iter().flatten().next().is_some()) {
-        problems.push(format!(
-            "hook {name} has an objectSelector, which a Scale never matches: it has no labels. Use a namespaceSelector or matchConditions"
-        ));
+    for hook in &hooks {
+        let (name, selects) = (&hook.name, hook.object_selector.as_ref());
+        let is_set =
+            |s: &LabelSelector| s.match_labels.iter().flatten().next().is_some() || s.match_expressions.iter().flatten().next().is_some();
+        if selects.is_some_and(is_set) {
+            problems.push(format!(
+                "hook {name} has an objectSelector, which a Scale never matches: it has no labels. Use a namespaceSelector or matchConditions"
+            ));
+        }
+        if hook.client_config.ca_bundle.as_ref().is_none_or(|bundle| bundle.0.is_empty()) {
+            problems.push(format!("hook {name} has no caBundle, so that calls fail unless the API server trusts our authority anyway"));
+        }
     }
-    if hook.client_config.ca_bundle.as_ref().is_none_or(|bundle| bundle.0.is_empty()) {
-        problems.push(format!("hook {name} has no caBundle, so that every call fails"));
-    }
-    Doors { problems, excluded: excluded(hook) }
+    let excluded = hooks.iter().flat_map(|hook| excluded(hook)).collect();
+    Doors { problems, excluded, selects_otherwise: hooks.iter().any(|hook| selects_otherwise(hook)), unreadable: None }
+}
+
+/// Whether a hook selects namespaces by more than excluding names.
+fn selects_otherwise(hook: &ValidatingWebhook) -> bool {
+    hook.namespace_selector.as_ref().is_some_and(|selector| {
+        let other = |e: &LabelSelectorRequirement| e.key != "kubernetes.io/metadata.name" || e.operator != "NotIn";
+        selector.match_labels.iter().flatten().next().is_some() || selector.match_expressions.iter().flatten().any(other)
+    })
 }
 
 fn path(hook: &ValidatingWebhook) -> Option<&str> {
@@ -179,6 +208,8 @@ mod tests {
     #[test]
     fn a_hook_that_cannot_be_called_is_named() {
         assert!(shipped(|hook| hook["clientConfig"]["caBundle"] = Value::Null).problems[0].contains("no caBundle"));
+        let narrow = shipped(|hook| hook["namespaceSelector"]["matchLabels"] = json!({"team": "a"}));
+        assert!(narrow.problems.is_empty() && narrow.selects_otherwise, "{narrow:?}");
         assert!(shipped(|hook| hook["clientConfig"]["service"]["path"] = json!("/other")).problems[0].contains("found no hook"));
     }
 }
