@@ -30,7 +30,7 @@ impl Document {
     }
 
     /// Kind, namespace and name.
-    pub(crate) fn identity(&self) -> (&'static str, &str, &str) {
+    fn identity(&self) -> (&'static str, &str, &str) {
         let (kind, metadata) = match self {
             Self::DeletionCostPolicy(policy) => ("DeletionCostPolicy", &policy.metadata),
             Self::HeadroomPool(pool) => ("HeadroomPool", &pool.metadata),
@@ -88,12 +88,8 @@ pub fn read_directory(directory: &Path) -> (Vec<Document>, Vec<DocumentError>) {
                 let (good, mut bad) = read_documents(&file, &text);
                 errors.append(&mut bad);
                 for document in good {
-                    if documents.iter().any(|other| other.identity() == document.identity()) {
-                        let (kind, namespace, name) = document.identity();
-                        let message = format!("{kind} {namespace}/{name}: found twice, wanted one document of that name");
+                    if let Err(message) = add_once(&mut documents, document) {
                         errors.push(DocumentError { file: file.clone(), position: None, message });
-                    } else {
-                        documents.push(document);
                     }
                 }
             }
@@ -101,6 +97,16 @@ pub fn read_directory(directory: &Path) -> (Vec<Document>, Vec<DocumentError>) {
         }
     }
     (documents, errors)
+}
+
+/// Puts a document to others, unless there is one of its name; the error says so.
+pub(crate) fn add_once(documents: &mut Vec<Document>, document: Document) -> Result<(), String> {
+    if documents.iter().any(|other| other.identity() == document.identity()) {
+        let (kind, namespace, name) = document.identity();
+        return Err(format!("{kind} {namespace}/{name}: found twice, wanted one document of that name"));
+    }
+    documents.push(document);
+    Ok(())
 }
 
 /// Reads a file that is not too large to be what it should be.

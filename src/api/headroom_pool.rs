@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use super::documents::nearest;
 use super::{LabelSelector, Problem, Problems};
+use crate::headroom::object::{Kind, Object};
 use crate::headroom::spot::{self, SpotRow};
 
 /// The highest priority that a user's PriorityClass may have (`pkg/apis/scheduling/types.go`, HighestUserDefinablePriority).
@@ -94,6 +95,26 @@ pub enum LikeKind {
     ReplicaSet,
     CronJob,
     PodTemplate,
+}
+
+impl LikeKind {
+    /// The reviewed kind that this is.
+    pub fn kind(self) -> Kind {
+        match self {
+            Self::Deployment => Kind::Deployment,
+            Self::StatefulSet => Kind::StatefulSet,
+            Self::ReplicaSet => Kind::ReplicaSet,
+            Self::CronJob => Kind::CronJob,
+            Self::PodTemplate => Kind::PodTemplate,
+        }
+    }
+}
+
+impl Like {
+    /// Whether an object has this kind and this name, in whatever namespace.
+    pub fn is_called_as(&self, object: &Object) -> bool {
+        object.kind == self.kind.kind() && object.name == self.name
+    }
 }
 
 impl std::fmt::Display for Shape {

@@ -162,8 +162,9 @@ impl PodStore {
 
     /// Keeps only these ReplicaSets of a namespace, which are all that there are.
     pub fn retain_replica_sets(&self, namespace: &str, seen: &HashSet<String>) {
-        self.write().sets_listed.insert(namespace.into());
-        self.write().replica_sets.retain(|uid, set| set.namespace != namespace || seen.contains(&**uid));
+        let mut inner = self.write();
+        inner.sets_listed.insert(namespace.into());
+        inner.replica_sets.retain(|uid, set| set.namespace != namespace || seen.contains(&**uid));
     }
 
     pub fn knows_replica_sets(&self, namespace: &str) -> bool {

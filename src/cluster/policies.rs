@@ -108,7 +108,10 @@ fn put_in_force(world: &World, backends: &Backends, kind: &str, object: &Dynamic
         }
         Document::HeadroomPool(pool) => {
             let compiled = Arc::new(Pool::compile(&pool));
-            world.update_policies(|policies| policies.with_pool(compiled.clone()));
+            // Nor must it wake up whoever waits for changes.
+            if world.policies().pool(&compiled.name).is_none_or(|running| running.spec != compiled.spec) {
+                world.update_policies(|policies| policies.with_pool(compiled.clone()));
+            }
         }
     }
     Ok(())

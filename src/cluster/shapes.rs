@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use super::World;
-use crate::api::headroom_pool::{Like, LikeKind};
+use crate::api::headroom_pool::Like;
 use crate::headroom::object::{Body, Kind, Object, PodSpec};
 
 /// How often: a workload that changes in what it requests is rare, and the rule only warns.
@@ -45,13 +45,7 @@ fn store(world: &World, pool: &str, spec: Option<PodSpec>) {
 
 /// `None` where there is no such workload.
 pub async fn read(client: &Client, like: &Like) -> Result<Option<PodSpec>, String> {
-    let kind = match like.kind {
-        LikeKind::Deployment => Kind::Deployment,
-        LikeKind::StatefulSet => Kind::StatefulSet,
-        LikeKind::ReplicaSet => Kind::ReplicaSet,
-        LikeKind::CronJob => Kind::CronJob,
-        LikeKind::PodTemplate => Kind::PodTemplate,
-    };
+    let kind = like.kind.kind();
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &like.namespace, &resource(kind));
     let object = match timeout(CALL_LIMIT, api.get(&like.name)).await {
         Ok(Ok(object)) => object,

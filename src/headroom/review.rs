@@ -96,14 +96,18 @@ pub fn review(object: &Object, old: Option<&Object>, policies: &Policies, known:
     review
 }
 
+/// The highest priority that a placeholder of the pool may have, as far as its classes are known.
+fn highest_placeholder(pool: &Pool, classes: &Classes) -> Option<i32> {
+    pool.spec.placeholders.priority_class_names.iter().filter_map(|name| classes.value(Some(name))).max()
+}
+
 /// The workload for which a pool holds room, where its pods can never take it.
 fn never_served(object: &Object, pool: &Pool, classes: &Classes) -> Option<String> {
     let like = &pool.spec.shape.as_ref()?.like;
-    let is_it = object.kind.name() == format!("{:?}", like.kind) && object.name == like.name && object.namespace == like.namespace;
-    let spec = object.pod_spec().filter(|_| is_it)?;
+    let spec = object.pod_spec().filter(|_| like.is_called_as(object) && object.namespace == like.namespace)?;
     let class = spec.priority_class_name.as_deref().filter(|name| !name.is_empty());
     let priority = spec.priority.or_else(|| classes.value(class))?;
-    let highest = pool.spec.placeholders.priority_class_names.iter().filter_map(|name| classes.value(Some(name))).max()?;
+    let highest = highest_placeholder(pool, classes)?;
     let why = match spec.preemption_policy.as_deref() == Some("Never") || class.is_some_and(|name| classes.never_preempts(name)) {
         true => "never preempts".to_owned(),
         false if priority <= highest => format!("has priority {priority}, and the placeholders {highest}"),
@@ -115,7 +119,7 @@ fn never_served(object: &Object, pool: &Pool, classes: &Classes) -> Option<Strin
 /// A class that is nobody's headroom, and lies below a pool's: its pods would be preempted before the placeholders are.
 fn outranked(object: &Object, pool: &Pool, classes: &Classes) -> Option<String> {
     let Body::Class { value, .. } = &object.body else { return None };
-    let highest = pool.spec.placeholders.priority_class_names.iter().filter_map(|name| classes.value(Some(name))).max()?;
+    let highest = highest_placeholder(pool, classes)?;
     let is_off = pool.spec.rules.priority_below_workloads == Mode::Off;
     (*value < highest && !is_off).then(|| {
         format!("[priorityBelowWorkloads] {value} is below the headroom of pool {} ({highest}): its pods are preempted first", pool.name)

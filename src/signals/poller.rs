@@ -71,7 +71,7 @@ impl Poller {
     /// Polls for as long as it is not dropped.
     pub async fn run(self, polled: watch::Sender<bool>, mut reporter: PollReporter) {
         let mut requests = self.world.fresh.register(self.policy.key());
-        let period = Duration::from_secs(self.policy.spec.poll_seconds.into()).max(self.backend.least_period());
+        let period = self.period();
         // The first poll comes within a second, since nothing is known before it. The others are spread over the period: a
         // thousand policies that were read together must not poll together for ever.
         let share = jitter();
@@ -80,7 +80,6 @@ impl Poller {
         let poll = self.poll().await;
         reporter.report(&self.policy, poll);
         polled.send_replace(true);
-        self.world.progress.show(self.policy.key(), period);
         let mut ticks = tokio::time::interval_at(Instant::now() + period.mul_f64(share), period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut began, least) = (Instant::now(), self.backend.least_period().max(BETWEEN_POLLS));
@@ -102,7 +101,6 @@ impl Poller {
             }
             began = Instant::now();
             let poll = self.poll().await;
-            self.world.progress.show(self.policy.key(), period);
             reporter.report(&self.policy, poll);
             fresh::answer(waiting);
         }
@@ -112,7 +110,7 @@ impl Poller {
     pub async fn poll(&self) -> Poll {
         let started = Instant::now();
         let (policy, world) = (&self.policy, &self.world);
-        let period = Duration::from_secs(policy.spec.poll_seconds.into());
+        let period = self.period();
         world.progress.show_busy(policy.key(), period, self.patience() + LONGEST_QUERY);
         let pods = world.pods.governed_by(policy, &world.policies());
         let targets = Targets::new(&policy.spec.pod_key, &policy.namespace, &pods);
@@ -129,10 +127,15 @@ impl Poller {
         }
         let census = Census::count(policy, &pods, &scores, &known.readings, now);
         drop(known);
+        world.progress.show(policy.key(), period);
         self.metrics.poll(policy.key(), started.elapsed(), &census);
         let not_honoured = world.pods.not_honoured(policy, &world.policies());
         let contested = pods.iter().filter_map(|pod| Some((pod.name.clone(), world.contested.by(&pod.uid)?))).collect();
         Poll { time: now, generation: policy.generation, outcomes, census, contested, not_honoured }
+    }
+
+    fn period(&self) -> Duration {
+        Duration::from_secs(self.policy.spec.poll_seconds.into()).max(self.backend.least_period())
     }
 
     fn patience(&self) -> Duration {

@@ -43,6 +43,23 @@ pub struct Finding {
     pub message: String,
 }
 
+impl Finding {
+    /// Something that could not be checked, in a file as a whole.
+    pub fn unchecked(file: PathBuf, message: String) -> Self {
+        Self::of_file(Level::Unchecked, "unchecked", file, message)
+    }
+
+    /// A document of ours that is not as it should be, in a file as a whole.
+    pub fn invalid_document(file: PathBuf, message: String) -> Self {
+        Self::of_file(Level::Error, "invalidDocument", file, message)
+    }
+
+    fn of_file(level: Level, rule: &str, file: PathBuf, message: String) -> Self {
+        let (object, field) = (String::new(), String::new());
+        Self { level, rule: rule.into(), file, line: 1, column: 1, object, pool: None, field, message }
+    }
+}
+
 /// Everything that was found, and how much was looked at.
 #[derive(Debug, Default, Serialize)]
 pub struct Report {

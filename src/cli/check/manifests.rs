@@ -99,12 +99,8 @@ impl Manifests {
         let (good, bad) = documents::read_documents(place.file, &alone);
         report.documents += good.len() + usize::from(!bad.is_empty());
         for document in good {
-            if self.documents.iter().any(|other| other.identity() == document.identity()) {
-                let (kind, namespace, name) = document.identity();
-                let message = format!("{kind} {namespace}/{name}: found twice, wanted one document of that name");
+            if let Err(message) = documents::add_once(&mut self.documents, document) {
                 report.findings.push(place.invalid(place.first_line, 1, message));
-            } else {
-                self.documents.push(document);
             }
         }
         for error in bad {
@@ -132,12 +128,9 @@ impl Manifests {
         };
         let shapes = policies.pools().fold(Shapes::default(), |shapes, pool| {
             let Some(like) = pool.spec.shape.as_ref().map(|shape| &shape.like) else { return shapes };
-            let is_it = |manifest: &&Manifest| {
-                let (object, kind) = (&manifest.object, format!("{:?}", like.kind));
-                object.kind.name() == kind
-                    && object.name == like.name
-                    && (object.namespace.is_empty() || object.namespace == like.namespace)
-            };
+            // A manifest may leave its namespace to whoever applies it.
+            let is_there = |object: &Object| object.namespace.is_empty() || object.namespace == like.namespace;
+            let is_it = |manifest: &&Manifest| like.is_called_as(&manifest.object) && is_there(&manifest.object);
             shapes.with(&pool.name, self.objects.iter().find(is_it).and_then(|manifest| manifest.object.pod_spec().cloned()))
         });
         Known { classes: Arc::new(Classes::new(self.objects.iter().filter_map(class))), shapes: Arc::new(shapes), ..Known::default() }
@@ -212,25 +205,10 @@ impl Place<'_> {
     }
 
     fn unchecked(&self, line: u64, column: u64, field: &str, message: String) -> Finding {
-        Finding {
-            level: Level::Unchecked,
-            rule: "unchecked".into(),
-            field: field.trim_end_matches('.').into(),
-            ..self.invalid(line, column, message)
-        }
+        Finding { field: field.trim_end_matches('.').into(), line, column, ..Finding::unchecked(self.file.into(), message) }
     }
 
     fn invalid(&self, line: u64, column: u64, message: String) -> Finding {
-        Finding {
-            level: Level::Error,
-            rule: "invalidDocument".into(),
-            file: self.file.into(),
-            line,
-            column,
-            object: String::new(),
-            pool: None,
-            field: String::new(),
-            message,
-        }
+        Finding { line, column, ..Finding::invalid_document(self.file.into(), message) }
     }
 }

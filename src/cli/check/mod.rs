@@ -18,7 +18,7 @@ use crate::api::documents::{self, Document};
 use crate::cluster::policies::check_backend;
 use crate::server::config::Config;
 use crate::server::install_crypto_provider;
-use finding::{Finding, Level, Report};
+use finding::{Finding, Report};
 use manifests::{Manifest, Manifests};
 use output::Output;
 use sources::Source;
@@ -79,17 +79,7 @@ fn check(args: &Args) -> anyhow::Result<(Vec<Source>, Manifests, Report)> {
 
 fn read(paths: &[PathBuf]) -> (Vec<Source>, Report) {
     let (sources, unreadable) = sources::read(paths);
-    let finding = |sources::Unreadable { file, why }| Finding {
-        level: Level::Unchecked,
-        rule: "unchecked".into(),
-        file,
-        line: 1,
-        column: 1,
-        object: String::new(),
-        pool: None,
-        field: String::new(),
-        message: why,
-    };
+    let finding = |sources::Unreadable { file, why }| Finding::unchecked(file, why);
     (sources, Report { findings: unreadable.into_iter().map(finding).collect(), ..Report::default() })
 }
 
@@ -135,17 +125,8 @@ fn backend_errors(file: &Path, documents: &[Document]) -> anyhow::Result<Vec<Fin
     });
     let error = |policy: CostPolicy| {
         let (_, message) = check_backend(&backends, &policy.spec, &policy.namespace).err()?;
-        Some(Finding {
-            level: Level::Error,
-            rule: "invalidDocument".into(),
-            file: file.into(),
-            line: 1,
-            column: 1,
-            object: format!("DeletionCostPolicy {}/{}", policy.namespace, policy.name),
-            pool: None,
-            field: String::new(),
-            message,
-        })
+        let object = format!("DeletionCostPolicy {}/{}", policy.namespace, policy.name);
+        Some(Finding { object, ..Finding::invalid_document(file.into(), message) })
     };
     Ok(policies.filter_map(error).collect())
 }
