@@ -288,7 +288,7 @@ pub(crate) fn split(text: &str) -> Vec<(u64, &str)> {
 /// Lines before the one that holds the last key of a field path; the document's first line where it cannot be told. Each
 /// key is looked for after the one before it, and an index skips that many list items.
 fn line_of(text: &str, path: &str) -> u64 {
-    line_of_steps(text, steps_of(path).iter().map(String::as_str))
+    line_of_steps(text, &steps_of(path))
 }
 
 /// The steps of a field path: `a.b[c.d].e[0]` has `a`, `b`, `c.d` and `e[0]`.
@@ -315,15 +315,20 @@ pub(crate) fn steps_of(path: &str) -> Vec<String> {
     steps
 }
 
-/// The same for a path in steps, whose keys may have dots in them.
-pub(crate) fn line_of_steps<'a>(text: &str, steps: impl Iterator<Item = &'a str>) -> u64 {
+/// `containers[2]` is the third of the containers.
+pub(crate) fn key_and_index(step: &str) -> (&str, Option<usize>) {
+    match step.split_once('[') {
+        Some((key, rest)) => (key, rest.trim_end_matches(']').parse().ok()),
+        None => (step, None),
+    }
+}
+
+/// As [`line_of`], for a path in steps, whose keys may have dots in them.
+pub(crate) fn line_of_steps(text: &str, steps: &[String]) -> u64 {
     let lines: Vec<&str> = text.lines().collect();
     let mut at = 0;
     for step in steps {
-        let (key, index) = match step.split_once('[') {
-            Some((key, rest)) => (key, rest.trim_end_matches(']').parse::<usize>().ok()),
-            None => (step, None),
-        };
+        let (key, index) = key_and_index(step);
         let names = |line: &str| {
             let line = line.trim_start().trim_start_matches("- ").trim_start();
             line.strip_prefix(key).is_some_and(|rest| rest.starts_with(':'))

@@ -209,6 +209,13 @@ pub enum Mode {
     Off,
 }
 
+impl Mode {
+    /// For what may as well be meant so: it is never refused.
+    pub fn at_most_warn(self) -> Self {
+        if self == Self::Enforce { Self::Warn } else { self }
+    }
+}
+
 /// What happens when the grace period is not zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum FixableMode {
@@ -219,6 +226,19 @@ pub enum FixableMode {
     Warn,
     Audit,
     Off,
+}
+
+impl FixableMode {
+    /// The same as a plain mode; `None` for `Fix`, which is no one mode.
+    pub fn plain(self) -> Option<Mode> {
+        match self {
+            Self::Enforce => Some(Mode::Enforce),
+            Self::Fix => None,
+            Self::Warn => Some(Mode::Warn),
+            Self::Audit => Some(Mode::Audit),
+            Self::Off => Some(Mode::Off),
+        }
+    }
 }
 
 /// One entry per rule, named by the rule's id.

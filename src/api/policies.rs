@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use kube::core::{Selector, SelectorExt};
 
+use super::documents::Document;
 use super::{DeletionCostPolicy, DeletionCostPolicySpec, HEADROOM_LABEL, HeadroomPool, HeadroomPoolSpec};
 use crate::cost::Signal;
 use crate::cost::signal;
@@ -108,6 +109,14 @@ pub struct Policies {
 }
 
 impl Policies {
+    /// Compiles a document that has no problems.
+    pub fn with_document(self, document: &Document) -> Self {
+        match document {
+            Document::DeletionCostPolicy(policy) => self.with_policy(CostPolicy::compile(policy)),
+            Document::HeadroomPool(pool) => self.with_pool(Pool::compile(pool)),
+        }
+    }
+
     pub fn with_policy(mut self, policy: impl Into<Arc<CostPolicy>>) -> Self {
         let policy = policy.into();
         self.costs.insert(policy.key().clone(), policy);

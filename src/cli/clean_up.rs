@@ -9,13 +9,12 @@ use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::core::PartialObjectMeta;
-use kube::{Api, Client, Config};
+use kube::{Api, Client};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::cluster::autoscalers::{self, Autoscalers};
 use crate::cluster::listing::each;
 use crate::cluster::writer::{ApiWriter, OwnCost, PodWriter, Written};
-use crate::server::install_crypto_provider;
 
 /// Writes under way at once.
 const PARALLEL: usize = 8;
@@ -34,17 +33,13 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    install_crypto_provider();
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(clean_up(args))
+    super::with_cluster(async |client| clean_up(args, &client).await)
 }
 
-async fn clean_up(args: Args) -> anyhow::Result<ExitCode> {
-    let mut config = Config::infer().await.context("no API server: found neither a kubeconfig nor a service account; wanted one")?;
-    config.default_retry = false;
-    let client = Client::try_from(config)?;
+async fn clean_up(args: Args, client: &Client) -> anyhow::Result<ExitCode> {
     // First what keeps a workload larger than its owner wants it.
     let floors = let_go(&Autoscalers::new(client.clone()), args.dry_run).await?;
-    let costs = take_away_costs(&client, &args).await?;
+    let costs = take_away_costs(client, &args).await?;
     Ok(if floors && costs { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -1,9 +1,15 @@
 //! The command line: one file per subcommand, all of one shape: an `Args` and a `run`.
 
+use std::collections::BTreeSet;
 use std::io::{ErrorKind, Write, stdout};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{Parser, Subcommand};
+use kube::{Client, Config};
+
+use crate::headroom::report::Level;
+use crate::server::install_crypto_provider;
 
 pub mod check;
 pub mod clean_up;
@@ -59,6 +65,23 @@ impl Cli {
             Command::Crds(args) => crds::run(args),
         }
     }
+}
+
+/// Runs a command with a client for the cluster at hand, whose calls are not repeated by itself.
+fn with_cluster(command: impl AsyncFnOnce(Client) -> anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
+    install_crypto_provider();
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
+        let mut config = Config::infer().await.context("no API server: found neither a kubeconfig nor a service account; wanted one")?;
+        config.default_retry = false;
+        command(Client::try_from(config)?).await
+    })
+}
+
+/// 0: nothing, or warnings only; 1: something would be refused; 2: something could not be checked.
+fn exit_code(levels: impl IntoIterator<Item = Level>, strict: bool) -> ExitCode {
+    let found: BTreeSet<Level> = levels.into_iter().collect();
+    let is_refused = found.contains(&Level::Error) || (strict && found.contains(&Level::Warning));
+    ExitCode::from(if found.contains(&Level::Unchecked) { 2 } else { u8::from(is_refused) })
 }
 
 /// Prints a line. A reader that has seen enough, such as `head`, is no error.

@@ -2,14 +2,13 @@
 
 use std::process::ExitCode;
 
-use anyhow::Context;
 use clap::ValueEnum;
 use comfy_table::Table;
 use comfy_table::presets::ASCII_MARKDOWN;
-use kube::{Client, Config};
+use kube::Client;
 
 use crate::cluster::scan::Scan;
-use crate::server::install_crypto_provider;
+use crate::headroom::report::Level;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -33,14 +32,11 @@ enum Output {
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    install_crypto_provider();
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(scan(args))
+    super::with_cluster(async |client| scan(args, &client).await)
 }
 
-async fn scan(args: Args) -> anyhow::Result<ExitCode> {
-    let mut config = Config::infer().await.context("no API server: found neither a kubeconfig nor a service account; wanted one")?;
-    config.default_retry = false;
-    let scan = Scan::run(&Client::try_from(config)?, args.namespace.as_deref()).await?;
+async fn scan(args: Args, client: &Client) -> anyhow::Result<ExitCode> {
+    let scan = Scan::run(client, args.namespace.as_deref()).await?;
     super::print(&match args.output {
         Output::Table => table(&scan),
         Output::Json => serde_json::to_string_pretty(&scan)?,
@@ -53,27 +49,22 @@ async fn scan(args: Args) -> anyhow::Result<ExitCode> {
             yaml.trim_end().to_owned()
         }
     })?;
-    let has = |level: &str| scan.findings.iter().any(|row| row.level == level);
-    Ok(ExitCode::from(match () {
-        () if has("unchecked") => 2,
-        () if has("error") || (args.strict && has("warning")) => 1,
-        () => 0,
-    }))
+    Ok(super::exit_code(scan.findings.iter().map(|row| row.level), args.strict))
 }
 
 fn table(scan: &Scan) -> String {
     let mut table = Table::new();
     table.load_style(ASCII_MARKDOWN).set_header(["level", "rule", "namespace", "object", "what"]);
     for row in &scan.findings {
-        table.add_row([row.level, &row.rule, &row.namespace, &format!("{} {}", row.kind, row.name), &row.message]);
+        table.add_row([row.level.as_str(), row.rule, &row.namespace, &format!("{} {}", row.kind.name(), row.name), &row.message]);
     }
-    let count = |level: &str| scan.findings.iter().filter(|row| row.level == level).count();
+    let count = |level: Level| scan.findings.iter().filter(|row| row.level == level).count();
     let counts = format!(
         "{} objects: {} errors, {} warnings, {} could not be checked",
         scan.objects,
-        count("error"),
-        count("warning"),
-        count("unchecked")
+        count(Level::Error),
+        count(Level::Warning),
+        count(Level::Unchecked)
     );
     if scan.findings.is_empty() { counts } else { format!("{table}\n\n{counts}") }
 }

@@ -1,7 +1,5 @@
 //! HorizontalPodAutoscalers, and KEDA's ScaledObjects: what a floor needs to know of one, and how its minimum is written.
 
-use std::time::Duration;
-
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
@@ -9,15 +7,12 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::listing::each;
+use super::listing::{self, CALL_LIMIT, each, is_absent};
 use super::status::FIELD_MANAGER;
 use crate::admission::scale_downs::{Parent, ParentKind};
 use crate::api::deletion_cost_policy::{Autoscaler, FloorTarget};
 use crate::cost::contested::last_manager;
 use crate::cost::floor::{Change, HELD, NOTE, Note, Target};
-
-/// How long one call may take: less than passes between the end of a leadership and the next.
-const CALL_LIMIT: Duration = Duration::from_secs(5);
 
 /// How often letting go of an autoscaler is tried, where somebody writes it at the same time.
 const RELEASES: usize = 5;
@@ -149,12 +144,7 @@ impl Autoscalers {
 
     async fn get(&self, namespace: &str, kind: Autoscaler, name: &str) -> Result<DynamicObject, Unfit> {
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &resource(kind));
-        match timeout(CALL_LIMIT, api.get(name)).await {
-            Ok(Ok(object)) => Ok(object),
-            Ok(Err(kube::Error::Api(status))) if status.code == 404 => Err(Unfit::NotFound),
-            Ok(Err(e)) => Err(Unfit::Failed { why: e.to_string() }),
-            Err(_) => Err(Unfit::Failed { why: format!("no answer within {CALL_LIMIT:?}") }),
-        }
+        listing::find(&api, name).await.map_err(|why| Unfit::Failed { why })?.ok_or(Unfit::NotFound)
     }
 
     /// Every autoscaler of the cluster that is labelled as held, with what is noted there, if that can be read; and why some could not be
@@ -170,8 +160,8 @@ impl Autoscalers {
             };
             match each(&api, ListParams::default().labels(HELD), read).await {
                 Ok(()) => {}
-                // KEDA is not installed. Where a whole group is absent, the API server says so in plain text.
-                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                // KEDA is not installed.
+                Err(e) if is_absent(&e) => {}
                 Err(e) => failed.push(format!("{kind:?}s cannot be listed: {e}")),
             }
         }

@@ -90,35 +90,31 @@ impl Budget {
 
     /// When a write for this policy may begin; `None`, with nothing taken, where that would be after the deadline.
     pub fn reserve(&self, policy: &PolicyKey, deadline: Instant) -> Option<Instant> {
+        self.take(policy, |now, buckets| {
+            let wait = buckets.map(|bucket| bucket.wait()).into_iter().max().unwrap_or_default();
+            Some(now + wait).filter(|begin| *begin <= deadline)
+        })
+    }
+
+    /// Whether there is a token to spare right now, for a write that can as well be made later: half of each bucket is left to
+    /// scale-downs.
+    pub fn try_take_spare(&self, policy: &PolicyKey) -> bool {
+        let has_spare = |bucket: &Bucket| bucket.tokens >= (bucket.rate.burst / 2.0).max(1.0);
+        self.take(policy, |_, buckets| buckets.into_iter().all(has_spare).then_some(())).is_some()
+    }
+
+    /// Takes a token from the bucket of the cluster and from that of the policy, if it is granted.
+    fn take<T>(&self, policy: &PolicyKey, grant: impl FnOnce(Instant, [&Bucket; 2]) -> Option<T>) -> Option<T> {
         let now = Instant::now();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let State { cluster, policies } = &mut *state;
         let own = policies.entry(policy.clone()).or_insert_with(|| Bucket::full(self.limits.policy, now));
         cluster.refill(now);
         own.refill(now);
-        let begin = now + cluster.wait().max(own.wait());
-        if begin > deadline {
-            return None;
-        }
+        let granted = grant(now, [cluster, own])?;
         cluster.tokens -= 1.0;
         own.tokens -= 1.0;
-        Some(begin)
-    }
-
-    /// Whether there is a token to spare right now, for a write that can as well be made later: half of each bucket is left to
-    /// scale-downs.
-    pub fn try_take_spare(&self, policy: &PolicyKey) -> bool {
-        let now = Instant::now();
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let State { cluster, policies } = &mut *state;
-        let own = policies.entry(policy.clone()).or_insert_with(|| Bucket::full(self.limits.policy, now));
-        [&mut *cluster, &mut *own].into_iter().for_each(|bucket| bucket.refill(now));
-        let has_spare = [&*cluster, &*own].iter().all(|bucket| bucket.tokens >= (bucket.rate.burst / 2.0).max(1.0));
-        if has_spare {
-            cluster.tokens -= 1.0;
-            own.tokens -= 1.0;
-        }
-        has_spare
+        Some(granted)
     }
 
     pub fn forget_policy(&self, policy: &PolicyKey) {

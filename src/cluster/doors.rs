@@ -9,14 +9,13 @@ use kube::{Api, Client};
 use tokio::time::{sleep, timeout};
 
 use super::leadership::Leadership;
+use super::listing::{CALL_LIMIT, is_absent};
 use super::status::Reporter;
 
 /// How often the configuration is read.
 const LOOK: Duration = Duration::from_secs(20);
 /// While we do not lead, how often it is looked whether we do.
 const IDLE: Duration = Duration::from_secs(2);
-/// How long one call may take.
-const CALL_LIMIT: Duration = Duration::from_secs(5);
 
 /// The path by which our hook is known, whatever its name.
 const PATH: &str = "/validate/scale-downs";
@@ -66,7 +65,7 @@ async fn look(client: &Client, name: &str) -> Option<Doors> {
     let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
     let configuration = match timeout(CALL_LIMIT, api.get(name)).await.ok()? {
         Ok(configuration) => configuration,
-        Err(kube::Error::Api(status)) if status.code == 404 => {
+        Err(e) if is_absent(&e) => {
             let problem = format!("found no ValidatingWebhookConfiguration {name}");
             return Some(Doors { problems: vec![problem], ..Doors::default() });
         }
@@ -79,7 +78,7 @@ async fn look(client: &Client, name: &str) -> Option<Doors> {
     };
     let has_rollouts = match timeout(CALL_LIMIT, client.list_api_group_resources("argoproj.io/v1alpha1")).await.ok()? {
         Ok(kinds) => kinds.resources.iter().any(|kind| kind.name == "rollouts"),
-        Err(kube::Error::Api(status)) if status.code == 404 => false,
+        Err(e) if is_absent(&e) => false,
         Err(_) => return None,
     };
     Some(read(&configuration, has_rollouts))

@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use super::World;
-use super::autoscalers::{Autoscalers, Refused, Written};
+use super::autoscalers::{Autoscalers, Handle, Refused, Written};
 use super::conditions::{self, Said};
 use super::leadership::Leadership;
 use super::status::Reporter;
@@ -17,7 +17,7 @@ use super::world::List;
 use crate::admission::scale_downs::Workload;
 use crate::api::CostPolicy;
 use crate::api::deletion_cost_policy::{Floor, FloorTarget};
-use crate::cost::floor::{Change, Holder, Measured};
+use crate::cost::floor::{Change, Holder, Measured, Note};
 use crate::server::metrics::Metrics;
 
 /// How often an autoscaler is looked at, at most.
@@ -127,9 +127,14 @@ impl Floors {
         if note.policy != policy.name {
             return said;
         }
-        let written = self.autoscalers.release(&handle, &note, &|| self.leadership.is_mine()).await;
-        self.metrics.floor_writes(if written == Written::Yes { "let_go" } else { "refused" });
+        let written = self.release(&handle, &note, &|| self.leadership.is_mine()).await;
         if written == Written::Conflict { Look::Again } else { said }
+    }
+
+    async fn release(&self, handle: &Handle, note: &Note, may_go_on: &(dyn Fn() -> bool + Sync)) -> Written {
+        let written = self.autoscalers.release(handle, note, may_go_on).await;
+        self.metrics.floor_writes(if written == Written::Yes { "let_go" } else { "refused" });
+        written
     }
 
     /// Whether this policy, or any of the namespace, wants a floor on this autoscaler. One that is not in force, because this replica has never
@@ -137,8 +142,8 @@ impl Floors {
     fn is_wanted(&self, namespace: &str, by: Option<&str>, target: &FloorTarget) -> bool {
         let wants = |floor: &Floor, dry_run: bool| !dry_run && floor.target == *target;
         let policies = self.world.policies();
-        let in_force = policies.in_namespace(namespace).filter(|policy| by.is_none_or(|name| policy.name == name));
-        in_force.into_iter().any(|policy| policy.spec.floor.as_ref().is_some_and(|floor| wants(floor, policy.spec.dry_run)))
+        let mut in_force = policies.in_namespace(namespace).filter(|policy| by.is_none_or(|name| policy.name == name));
+        in_force.any(|policy| policy.spec.floor.as_ref().is_some_and(|floor| wants(floor, policy.spec.dry_run)))
             || self.reporter.not_in_force_but_wants_floor(namespace, by, target)
     }
 
@@ -168,9 +173,7 @@ impl Floors {
                     );
                     continue;
                 };
-                let written = self.autoscalers.release(&handle, &note, &may_go_on).await;
-                self.metrics.floor_writes(if written == Written::Yes { "let_go" } else { "refused" });
-                match written {
+                match self.release(&handle, &note, &may_go_on).await {
                     Written::Yes => info!(namespace, policy = note.policy, autoscaler, "floor let go"),
                     Written::Conflict => {}
                     Written::Refused { why } => warn!(namespace, autoscaler, why, "a floor that no policy wants cannot be let go"),

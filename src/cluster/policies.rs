@@ -160,8 +160,7 @@ fn forget_unseen(world: &World, list: List, seen: &HashSet<PolicyKey>) {
 
 /// What is kept of a PriorityClass.
 pub fn read_class(class: &PriorityClass) -> Class {
-    let never_preempts = class.preemption_policy.as_deref() == Some("Never");
-    Class { value: class.value, global_default: class.global_default.unwrap_or(false), never_preempts }
+    Class::new(class.value, class.global_default.unwrap_or(false), class.preemption_policy.as_deref())
 }
 
 /// Follows the PriorityClasses for as long as it is polled.

@@ -18,14 +18,13 @@ use tracing::{info, warn};
 
 use super::largest;
 use super::leadership::Leadership;
-use super::listing::each;
+use super::listing::{each, usable};
 use super::policies::read_class;
 use super::shapes;
 use super::status::FIELD_MANAGER;
-use crate::api::documents::Document;
-use crate::api::headroom_pool::Mode;
-use crate::api::{HeadroomPool, Policies, Pool};
+use crate::api::{HeadroomPool, Policies};
 use crate::headroom::object::{Body, Kind};
+use crate::headroom::report::{Level, NOTE, Remark, UNCHECKED};
 use crate::headroom::{self, Classes, Known, Object, Shapes};
 
 /// The most findings of one report: the API server stores no larger object than 1.5 MB.
@@ -58,13 +57,13 @@ impl Config {
 /// One thing that is wrong with one object.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    pub level: &'static str,
-    pub rule: String,
+    pub level: Level,
+    pub rule: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pool: Option<String>,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
-    pub kind: &'static str,
+    pub kind: Kind,
     pub name: String,
     #[serde(skip)]
     uid: String,
@@ -86,13 +85,9 @@ async fn pools(client: &Client, owners: &mut BTreeMap<String, String>) -> anyhow
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::erase::<HeadroomPool>(&()));
     let mut policies = Policies::default();
     let read = |object: DynamicObject| {
-        let name = object.name_any();
-        owners.extend(object.uid().map(|uid| (name.clone(), uid)));
-        match serde_json::to_value(object).map_err(|e| e.to_string()).and_then(|value| Document::from_value("HeadroomPool", value)) {
-            Ok(Document::HeadroomPool(pool)) if pool.spec.problems().is_empty() => {
-                policies = std::mem::take(&mut policies).with_pool(Pool::compile(&pool));
-            }
-            _ => tracing::warn!(pool = name, "this pool cannot be used; see its status"),
+        owners.extend(object.uid().map(|uid| (object.name_any(), uid)));
+        if let Some(pool) = usable("HeadroomPool", object) {
+            policies = std::mem::take(&mut policies).with_document(&pool);
         }
     };
     each(&api, ListParams::default(), read).await.context("cannot list headroompools")?;
@@ -131,16 +126,9 @@ impl Scan {
                 None => Api::all_with(client.clone(), &resource),
             };
             if let Err(e) = each(&api, ListParams::default(), |object| scan.look(kind, object, &policies, &known)).await {
-                scan.findings.push(Row {
-                    level: "unchecked",
-                    rule: "unchecked".into(),
-                    pool: None,
-                    namespace: String::new(),
-                    kind: kind.name(),
-                    name: "*".into(),
-                    uid: String::new(),
-                    message: e.to_string(),
-                });
+                let (namespace, name, uid) = (String::new(), "*".into(), String::new());
+                let (level, rule, message) = (Level::Unchecked, UNCHECKED, e.to_string());
+                scan.findings.push(Row { level, rule, pool: None, namespace, kind, name, uid, message });
             }
         }
         Ok(scan)
@@ -149,35 +137,27 @@ impl Scan {
     fn look(&mut self, kind: Kind, object: DynamicObject, policies: &Policies, known: &Known) {
         self.objects += 1;
         let (namespace, name, uid) = (object.namespace().unwrap_or_default(), object.name_any(), object.uid().unwrap_or_default());
-        let row = |level, rule: &str, pool: Option<&str>, message: String| Row {
+        let row = |level, rule, pool: Option<&str>, message| Row {
             level,
-            rule: rule.into(),
+            rule,
             pool: pool.map(str::to_owned),
             namespace: namespace.clone(),
-            kind: kind.name(),
+            kind,
             name: name.clone(),
             uid: uid.clone(),
             message,
         };
         let object = match serde_json::to_string(&object).and_then(|text| Object::read(kind, &text)) {
             Ok(object) => object,
-            Err(e) => return self.findings.push(row("unchecked", "unchecked", None, format!("cannot be read: {e}"))),
+            Err(e) => return self.findings.push(row(Level::Unchecked, UNCHECKED, None, format!("cannot be read: {e}"))),
         };
         let found = headroom::review(&object, None, policies, known);
-        for broken in &found.broken {
-            let level = match broken.mode {
-                Mode::Enforce => "error",
-                Mode::Warn => "warning",
-                Mode::Audit | Mode::Off => "note",
-            };
-            self.findings.push(row(level, broken.rule, Some(&broken.pool), broken.finding.to_string()));
-        }
-        self.findings.extend(found.unresolved.iter().map(|text| row("unchecked", "unchecked", None, text.clone())));
-        let of_classes = found.notes.iter().filter(|_| kind != Kind::PriorityClass || !object.name.starts_with("system-"));
-        self.findings.extend(of_classes.map(|text| row("warning", "note", None, text.clone())));
+        let is_of_kubernetes = kind == Kind::PriorityClass && object.name.starts_with("system-");
+        let remarks = found.remarks().filter(|remark| remark.rule != NOTE || !is_of_kubernetes);
+        self.findings.extend(remarks.map(|Remark { level, rule, pool, message, .. }| row(level, rule, pool, message)));
         let is_placeholder = policies.pools().any(|pool| object.is_marked_by(pool));
         if let Some(text) = outdated(&object, known).filter(|_| is_placeholder && !object.leaving) {
-            self.findings.push(row("warning", "outdatedPriority", None, text));
+            self.findings.push(row(Level::Warning, "outdatedPriority", None, text));
         }
     }
 
@@ -194,13 +174,12 @@ impl Scan {
         let now = Timestamp::now().as_second();
         let result = |row: &&Row| {
             let outcome = match row.level {
-                "error" => "fail",
-                "unchecked" => "error",
-                _ => "warn",
+                Level::Error => "fail",
+                Level::Unchecked => "error",
+                Level::Warning | Level::Note => "warn",
             };
-            let resource = shapes::resource(Kind::ALL.into_iter().find(|kind| kind.name() == row.kind).unwrap_or(Kind::Pod));
-            let about =
-                json!({"apiVersion": resource.api_version, "kind": row.kind, "name": row.name, "namespace": row.namespace, "uid": row.uid});
+            let api_version = shapes::resource(row.kind).api_version;
+            let about = json!({"apiVersion": api_version, "kind": row.kind, "name": row.name, "namespace": row.namespace, "uid": row.uid});
             let policy = row.pool.clone().unwrap_or_else(|| REPORT.into());
             json!({"source": "pecking-order", "policy": policy, "rule": row.rule, "result": outcome, "message": row.message,
                 "resources": [about], "timestamp": {"seconds": now, "nanos": 0}})

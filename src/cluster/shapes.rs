@@ -8,14 +8,12 @@ use kube::{Api, Client};
 use tokio::time::timeout;
 use tracing::warn;
 
-use super::World;
+use super::{World, listing};
 use crate::api::headroom_pool::Like;
 use crate::headroom::object::{Body, Kind, Object, PodSpec};
 
 /// How often: a workload that changes in what it requests is rare, and the rule only warns.
 const LOOK: Duration = Duration::from_secs(30);
-/// How long one call may take.
-const CALL_LIMIT: Duration = Duration::from_secs(5);
 
 /// Keeps the shapes of all pools current for as long as it is polled.
 pub async fn watch(client: Client, world: Arc<World>) {
@@ -47,12 +45,7 @@ fn store(world: &World, pool: &str, spec: Option<PodSpec>) {
 pub async fn read(client: &Client, like: &Like) -> Result<Option<PodSpec>, String> {
     let kind = like.kind.kind();
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &like.namespace, &resource(kind));
-    let object = match timeout(CALL_LIMIT, api.get(&like.name)).await {
-        Ok(Ok(object)) => object,
-        Ok(Err(kube::Error::Api(status))) if status.code == 404 => return Ok(None),
-        Ok(Err(e)) => return Err(e.to_string()),
-        Err(_) => return Err(format!("no answer within {CALL_LIMIT:?}")),
-    };
+    let Some(object) = listing::find(&api, &like.name).await? else { return Ok(None) };
     let text = serde_json::to_string(&object).map_err(|e| e.to_string())?;
     match Object::read(kind, &text).map_err(|e| e.to_string())?.body {
         Body::Pod { spec, .. } => Ok(Some(*spec)),

@@ -16,9 +16,9 @@ use super::pods::ReplicaSet;
 use super::world::List;
 use super::writer::{OwnCost, PodWriter, Written};
 use crate::admission::scale_downs::PodWrite;
-use crate::api::documents::{self, Document};
+use crate::api::Policies;
+use crate::api::documents;
 use crate::api::policies::PolicyKey;
-use crate::api::{CostPolicy, Policies, Pool};
 use crate::cost::{GovernedPod, Stored};
 use crate::headroom::{self, Classes};
 
@@ -29,10 +29,7 @@ pub fn read_policies(directory: &Path) -> anyhow::Result<Policies> {
         let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
         bail!("{} of the policies cannot be used:\n{}", errors.len(), lines.join("\n"));
     }
-    Ok(documents.into_iter().fold(Policies::default(), |policies, document| match document {
-        Document::DeletionCostPolicy(policy) => policies.with_policy(CostPolicy::compile(&policy)),
-        Document::HeadroomPool(pool) => policies.with_pool(Pool::compile(&pool)),
-    }))
+    Ok(documents.iter().fold(Policies::default(), Policies::with_document))
 }
 
 /// Reads `policies/` and `cluster.yaml` of a directory into a world.
@@ -85,8 +82,7 @@ fn read_object(object: Value, policies: &Policies, world: &World, classes: &mut 
         }
         "PriorityClass" => {
             let class: Class = serde_json::from_value(object).context("a PriorityClass")?;
-            let never_preempts = class.preemption_policy.as_deref() == Some("Never");
-            let known = headroom::Class { value: class.value, global_default: class.global_default, never_preempts };
+            let known = headroom::Class::new(class.value, class.global_default, class.preemption_policy.as_deref());
             classes.insert(class.metadata.name.unwrap_or_default(), known);
         }
         "List" => {

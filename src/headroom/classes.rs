@@ -11,6 +11,17 @@ pub struct Class {
     pub never_preempts: bool,
 }
 
+impl Class {
+    pub fn new(value: i32, global_default: bool, preemption_policy: Option<&str>) -> Self {
+        Self { value, global_default, never_preempts: never_preempts(preemption_policy) }
+    }
+}
+
+/// Whether a `preemptionPolicy`, of a class or of a pod, says so.
+pub fn never_preempts(preemption_policy: Option<&str>) -> bool {
+    preemption_policy == Some("Never")
+}
+
 /// The PriorityClasses by name. On a pod the number is already resolved when a webhook sees it; a template only names its class.
 #[derive(Debug, Clone, Default)]
 pub struct Classes {

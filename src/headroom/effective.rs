@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::object::{Container, PodSpec};
+use super::object::{Amount, Container, PodSpec};
 use super::quantity::Quantity;
 
 /// Amounts by resource; what is absent is none.
@@ -20,7 +20,11 @@ fn is_of_pods(resource: &str) -> bool {
 /// What a container requests of a resource. On a template a limit stands for the request that is missing: the API server copies it when
 /// the pod is made. What cannot be read is left to the API server, which refuses it.
 fn of_container(container: &Container, resource: &str) -> i128 {
-    container.resources.reserved(resource).and_then(|text| Quantity::parse(&text).ok()).map_or(0, |amount| amount.nanos)
+    container.resources.reserved(resource).and_then(|text| nanos(&text)).unwrap_or(0)
+}
+
+fn nanos(text: &str) -> Option<i128> {
+    Quantity::parse(text).ok().map(|amount| amount.nanos)
 }
 
 /// The effective request.
@@ -47,10 +51,9 @@ fn of_pod(spec: &PodSpec, resource: &str) -> i128 {
     }
     let run = spec.containers.iter().map(|container| of_container(container, resource)).sum::<i128>() + sidecars;
     let of_containers = run.max(peak);
-    let whole = if is_of_pods(resource) { spec.resources.requests.get(resource).map(|amount| amount.text()) } else { None };
-    let whole = whole.and_then(|text| Quantity::parse(&text).ok()).map(|amount| amount.nanos);
-    let overhead = spec.overhead.get(resource).and_then(|amount| Quantity::parse(&amount.text()).ok()).map_or(0, |amount| amount.nanos);
-    whole.unwrap_or(of_containers) + overhead
+    let amount = |amounts: &BTreeMap<String, Amount>| amounts.get(resource).and_then(|amount| nanos(&amount.text()));
+    let whole = amount(&spec.resources.requests).filter(|_| is_of_pods(resource));
+    whole.unwrap_or(of_containers) + amount(&spec.overhead).unwrap_or(0)
 }
 
 /// Resources of which `held` is less than `wanted`, with both amounts.

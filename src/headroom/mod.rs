@@ -5,6 +5,7 @@ pub mod effective;
 pub mod native;
 pub mod object;
 pub mod quantity;
+pub mod report;
 pub mod review;
 pub mod rules;
 pub mod shapes;

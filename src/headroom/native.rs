@@ -49,6 +49,33 @@ pub fn list<'a>(texts: impl IntoIterator<Item = &'a String>) -> String {
     format!("[{}]", texts.into_iter().map(|text| quoted(text)).collect::<Vec<_>>().join(", "))
 }
 
+/// The twins of a rule about priorities: for classes, for pods, and for templates by the class that they name. `bound` is what every priority
+/// keeps, such as `>= -10`. `unset_holds`: a pod of which no priority is known keeps it. `message` takes what was found, in CEL.
+pub fn by_priority(mode: Mode, bound: &str, unset_holds: bool, message: impl Fn(&str) -> String) -> Vec<Twin> {
+    let twin = |part, about, holds: String, was_so: &str, found: &str| Twin {
+        part,
+        about,
+        mode,
+        holds,
+        was_so: was_so.into(),
+        message: message(found),
+    };
+    let (priority, class) = ("variables.spec.priority", "variables.spec.priorityClassName");
+    let (of_pod, found) = match unset_holds {
+        true => (format!("!has({priority}) || {priority} {bound}"), format!("string({priority})")),
+        false => (format!("has({priority}) && {priority} {bound}"), format!("(has({priority}) ? string({priority}) : 'no priority')")),
+    };
+    let of_template = format!("!has({class}) || {class} != params.metadata.name || params.value {bound}");
+    let same_class = format!("has(variables.old.priorityClassName) && variables.old.priorityClassName == {class}");
+    let named = "params.metadata.name + ' with priority ' + string(params.value)";
+    vec![
+        twin("class", About::Classes, format!("object.value {bound}"), "oldObject.value == object.value", "string(object.value)"),
+        // Of a pod that is there the priority cannot change.
+        twin("pod", About::Pods, of_pod, "true", &found),
+        twin("template", About::TemplatesByClass, of_template, &same_class, named),
+    ]
+}
+
 /// The policies of a pool, each with its binding.
 pub fn policies(pool: &Pool) -> Vec<Value> {
     ALL.iter()

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::NodeSelectorTerm;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::quantity::Quantity;
 use crate::api::policies::Labels;
@@ -43,7 +43,7 @@ pub enum Body {
 }
 
 /// The kinds that are reviewed, each with the path of its pod spec.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum Kind {
     PriorityClass,
     Pod,

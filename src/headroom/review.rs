@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Shapes;
-use super::classes::Classes;
+use super::classes::{Classes, never_preempts};
 use super::effective::Resources;
 use super::object::{Body, Object};
 use super::rules::{ALL, Context, Finding};
@@ -108,7 +108,7 @@ fn never_served(object: &Object, pool: &Pool, classes: &Classes) -> Option<Strin
     let class = spec.priority_class_name.as_deref().filter(|name| !name.is_empty());
     let priority = spec.priority.or_else(|| classes.value(class))?;
     let highest = highest_placeholder(pool, classes)?;
-    let why = match spec.preemption_policy.as_deref() == Some("Never") || class.is_some_and(|name| classes.never_preempts(name)) {
+    let why = match never_preempts(spec.preemption_policy.as_deref()) || class.is_some_and(|name| classes.never_preempts(name)) {
         true => "never preempts".to_owned(),
         false if priority <= highest => format!("has priority {priority}, and the placeholders {highest}"),
         false => return None,

@@ -4,26 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-/// How bad it is. What could not be checked comes last: it says nothing about the rest.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Level {
-    Error,
-    Warning,
-    Note,
-    Unchecked,
-}
-
-impl Level {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Warning => "warning",
-            Self::Note => "note",
-            Self::Unchecked => "unchecked",
-        }
-    }
-}
+use crate::headroom::report::{Level, UNCHECKED};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
@@ -46,7 +27,7 @@ pub struct Finding {
 impl Finding {
     /// Something that could not be checked, in a file as a whole.
     pub fn unchecked(file: PathBuf, message: String) -> Self {
-        Self::of_file(Level::Unchecked, "unchecked", file, message)
+        Self::of_file(Level::Unchecked, UNCHECKED, file, message)
     }
 
     /// A document of ours that is not as it should be, in a file as a whole.
@@ -81,15 +62,5 @@ fn is_zero(count: &usize) -> bool {
 impl Report {
     pub fn count(&self, level: Level) -> usize {
         self.findings.iter().filter(|finding| finding.level == level).count()
-    }
-
-    /// 0: nothing, or warnings only; 1: something would be refused; 2: something could not be checked.
-    pub fn exit_code(&self, strict: bool) -> u8 {
-        let refused = self.count(Level::Error) > 0 || (strict && self.count(Level::Warning) > 0);
-        match (self.count(Level::Unchecked) > 0, refused) {
-            (true, _) => 2,
-            (false, true) => 1,
-            (false, false) => 0,
-        }
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::finding::Finding;
 use super::manifests::Manifest;
-use crate::api::documents;
+use crate::api::documents::{self, key_and_index};
 
 /// A value that is to stand at a path of a document.
 struct Fix {
@@ -58,21 +58,15 @@ fn at<'a>(tree: &'a mut Value, steps: &[String]) -> Option<&'a mut Value> {
     let (last, parents) = steps.split_last()?;
     let mut at = tree;
     for step in parents {
-        at = match index(step) {
-            Some((key, index)) => at.get_mut(key)?.get_mut(index)?,
-            None => at.get_mut(step.as_str())?,
+        at = match key_and_index(step) {
+            (key, Some(index)) => at.get_mut(key)?.get_mut(index)?,
+            (key, None) => at.get_mut(key)?,
         };
     }
-    match index(last) {
-        Some((key, index)) => at.get_mut(key)?.get_mut(index),
-        None => Some(at.as_object_mut()?.entry(last.clone()).or_insert(Value::Null)),
+    match key_and_index(last) {
+        (key, Some(index)) => at.get_mut(key)?.get_mut(index),
+        (key, None) => Some(at.as_object_mut()?.entry(key).or_insert(Value::Null)),
     }
-}
-
-/// `containers[2]` is the third of the containers.
-fn index(step: &str) -> Option<(&str, usize)> {
-    let (key, rest) = step.split_once('[')?;
-    Some((key, rest.strip_suffix(']')?.parse().ok()?))
 }
 
 /// A line of YAML: how deep its key stands, after any dashes of lists.
@@ -90,7 +84,7 @@ fn is_content(line: &str) -> bool {
 fn find(lines: &[&str], steps: &[String]) -> Option<usize> {
     let (mut from, mut parent) = (0, None::<usize>);
     for step in steps {
-        let (key, nth) = index(step).map_or((step.as_str(), None), |(key, nth)| (key, Some(nth)));
+        let (key, nth) = key_and_index(step);
         let named = |line: &str| {
             let rest = &line[key_column(line)..];
             [key.to_owned(), format!("\"{key}\""), format!("'{key}'")]

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::finding::{Finding, Level, Report};
+use super::finding::{Finding, Report};
 use super::sources::Source;
 use crate::api::documents::{self, Document};
-use crate::api::headroom_pool::Mode;
-use crate::api::{CostPolicy, GROUP, Policies, Pool};
+use crate::api::{GROUP, Policies};
 use crate::headroom::object::{Body, Kind};
+use crate::headroom::report::Remark;
 use crate::headroom::{self, Class, Classes, Known, Object, Shapes};
 
 /// Lists in lists in lists are no output of any tool.
@@ -111,18 +111,14 @@ impl Manifests {
 
     /// The pools and policies in force, were all of this applied.
     pub fn policies(&self) -> Policies {
-        self.documents.iter().fold(Policies::default(), |policies, document| match document {
-            Document::DeletionCostPolicy(policy) => policies.with_policy(CostPolicy::compile(policy)),
-            Document::HeadroomPool(pool) => policies.with_pool(Pool::compile(pool)),
-        })
+        self.documents.iter().fold(Policies::default(), Policies::with_document)
     }
 
     /// The classes among the objects, and the workloads that pools name as their shapes.
     pub fn known(&self, policies: &Policies) -> Known {
         let class = |manifest: &Manifest| match manifest.object.body {
             Body::Class { value, global_default, ref preemption_policy } => {
-                let class = Class { value, global_default, never_preempts: preemption_policy.as_deref() == Some("Never") };
-                Some((manifest.object.name.clone(), class))
+                Some((manifest.object.name.clone(), Class::new(value, global_default, preemption_policy.as_deref())))
             }
             Body::Pod { .. } => None,
         };
@@ -140,24 +136,7 @@ impl Manifests {
     pub fn review(&self, policies: &Policies, known: &Known, report: &mut Report) {
         for manifest in &self.objects {
             let found = headroom::review(&manifest.object, None, policies, known);
-            for broken in &found.broken {
-                let level = match broken.mode {
-                    Mode::Enforce => Level::Error,
-                    Mode::Warn => Level::Warning,
-                    Mode::Audit | Mode::Off => Level::Note,
-                };
-                let field = &broken.finding.field;
-                let message = broken.finding.to_string();
-                let finding = manifest.finding(level, broken.rule, field, message);
-                report.findings.push(Finding { pool: Some(broken.pool.clone()), ..finding });
-            }
-            let field = |text: &str| text.split(':').next().filter(|path| !path.contains(' ')).unwrap_or_default().to_owned();
-            for text in &found.unresolved {
-                report.findings.push(manifest.finding(Level::Unchecked, "unchecked", &field(text), text.clone()));
-            }
-            for text in &found.notes {
-                report.findings.push(manifest.finding(Level::Warning, "note", "", text.clone()));
-            }
+            report.findings.extend(found.remarks().map(|remark| manifest.finding(remark)));
         }
     }
 }
@@ -170,11 +149,12 @@ impl Manifest {
         format!("{} {named}", kind.name())
     }
 
-    fn finding(&self, level: Level, rule: &str, field: &str, message: String) -> Finding {
+    fn finding(&self, remark: Remark<'_>) -> Finding {
+        let Remark { level, rule, pool, field, message } = remark;
         let place = Place { file: &self.file, text: &self.text, first_line: self.first_line };
         let line = place.line(&self.prefix, field);
         let key = documents::steps_of(field).pop().unwrap_or_default();
-        let key = key.split('[').next().unwrap_or_default();
+        let (key, _) = documents::key_and_index(&key);
         let written = self.text.lines().nth((line - self.first_line) as usize).unwrap_or_default();
         let column = written.find(key).filter(|_| !key.is_empty()).map_or(1, |at| written[..at].chars().count() as u64 + 1);
         Finding {
@@ -184,7 +164,7 @@ impl Manifest {
             line,
             column,
             object: self.described(),
-            pool: None,
+            pool: pool.map(str::to_owned),
             field: field.into(),
             message,
         }
@@ -200,8 +180,7 @@ struct Place<'a> {
 
 impl Place<'_> {
     fn line(&self, prefix: &str, field: &str) -> u64 {
-        let steps = documents::steps_of(&format!("{prefix}{field}"));
-        self.first_line + documents::line_of_steps(self.text, steps.iter().map(String::as_str))
+        self.first_line + documents::line_of_steps(self.text, &documents::steps_of(&format!("{prefix}{field}")))
     }
 
     fn unchecked(&self, line: u64, column: u64, field: &str, message: String) -> Finding {

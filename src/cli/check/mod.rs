@@ -53,7 +53,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         report = Report { fixed, ..check(&args)?.2 };
     }
     super::print(&args.output.print(&report))?;
-    Ok(ExitCode::from(report.exit_code(args.strict)))
+    Ok(super::exit_code(report.findings.iter().map(|finding| finding.level), args.strict))
 }
 
 fn check(args: &Args) -> anyhow::Result<(Vec<Source>, Manifests, Report)> {

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use super::finding::{Finding, Level, Report};
+use super::finding::{Finding, Report};
+use crate::headroom::report::{Level, NOTE, UNCHECKED};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Output {
@@ -35,7 +36,7 @@ fn text(report: &Report) -> String {
     for Finding { level, rule, file, line, column, object, message, .. } in &report.findings {
         let place = format!("{}:{line}:{column}", file.display());
         let object = if object.is_empty() { String::new() } else { format!("{object}: ") };
-        let rule = if matches!(rule.as_str(), "invalidDocument" | "unchecked" | "note") { String::new() } else { format!("[{rule}] ") };
+        let rule = if matches!(rule.as_str(), "invalidDocument" | UNCHECKED | NOTE) { String::new() } else { format!("[{rule}] ") };
         let _ = writeln!(text, "{place}: {}: {object}{rule}{message}", level.as_str());
     }
     let Report { documents, objects, others, fixed, .. } = report;

@@ -86,7 +86,7 @@ impl Values {
         anyhow::ensure!(tree.is_object(), "found no values, wanted a mapping of keys to values");
         let mut leaves = Vec::new();
         collect(&tree, &mut vec![], &mut |steps, value| {
-            let line = documents::line_of_steps(text, steps.iter().map(String::as_str)) + 1;
+            let line = documents::line_of_steps(text, steps) + 1;
             let path = steps.join(".");
             leaves.push(Leaf { plain: plain(&path), path, steps: steps.to_vec(), line, value: value.clone(), taken: Cell::new(false) });
         });

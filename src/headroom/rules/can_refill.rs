@@ -13,10 +13,8 @@ pub const RULE: Rule = Rule { id: "canRefill", mode, check, native, unseen: "" }
 
 /// Only a DaemonSet never works; the others may be what somebody wants.
 fn mode(pool: &Pool, object: &Object) -> Mode {
-    match pool.spec.rules.can_refill {
-        Mode::Enforce if object.kind != Kind::DaemonSet => Mode::Warn,
-        mode => mode,
-    }
+    let mode = pool.spec.rules.can_refill;
+    if object.kind == Kind::DaemonSet { mode } else { mode.at_most_warn() }
 }
 
 fn check(context: &Context<'_>) -> Option<Finding> {
@@ -48,7 +46,6 @@ fn native(pool: &Pool) -> Vec<Twin> {
         was_so: "true".into(),
         message: format!("'found a ' + request.kind.kind + ', wanted a Deployment: {why}, so the room is not refilled'"),
     };
-    let at_most_a_warning = if mode == Mode::Enforce { Mode::Warn } else { mode };
     let is_controlled =
         "has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(owner, has(owner.controller) && owner.controller)";
     let of_a_buffer = "(has(object.metadata.generateName) && object.metadata.generateName.startsWith('fake-pod-'))";
@@ -57,14 +54,14 @@ fn native(pool: &Pool) -> Vec<Twin> {
         twin(
             "job",
             About::Templates,
-            at_most_a_warning,
+            mode.at_most_warn(),
             "!(request.kind.kind in ['Job', 'CronJob'])",
             "it makes a preempted pod again only so many times",
         ),
         twin(
             "pod",
             About::Pods,
-            at_most_a_warning,
+            mode.at_most_warn(),
             &format!("({is_controlled}) || {of_a_buffer}"),
             "nothing makes it again once it is preempted",
         ),

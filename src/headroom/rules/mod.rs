@@ -61,6 +61,11 @@ pub struct Rule {
     pub unseen: &'static str,
 }
 
+/// Such as `` `a` or `b` ``.
+fn one_of<'a>(values: impl IntoIterator<Item = &'a String>) -> String {
+    values.into_iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(" or ")
+}
+
 /// A rule that CEL cannot say.
 fn no_twin(_: &Pool) -> Vec<Twin> {
     vec![]

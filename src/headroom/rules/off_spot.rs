@@ -1,9 +1,9 @@
 //! `offSpot`: a placeholder that requires spot nodes is reclaimed together with the pods it should make room for.
 
-use super::{Context, Finding, Rule};
+use super::{Context, Finding, Rule, one_of};
 use crate::api::Pool;
 use crate::api::headroom_pool::Mode;
-use crate::headroom::native::{About, Twin, list, quoted as text};
+use crate::headroom::native::{About, Twin, list, quoted};
 use crate::headroom::object::Object;
 use crate::headroom::spot;
 
@@ -18,10 +18,8 @@ pub const RULE: Rule = Rule {
 /// A value that nobody knows is at most a warning: somebody may know it.
 fn mode(pool: &Pool, object: &Object) -> Mode {
     let requires = object.pod_spec().is_some_and(|spec| !spot::requires_spot(spec, &pool.spot_rows).is_empty());
-    match pool.spec.rules.off_spot {
-        Mode::Enforce if !requires => Mode::Warn,
-        mode => mode,
-    }
+    let mode = pool.spec.rules.off_spot;
+    if requires { mode } else { mode.at_most_warn() }
 }
 
 fn check(context: &Context<'_>) -> Option<Finding> {
@@ -29,24 +27,23 @@ fn check(context: &Context<'_>) -> Option<Finding> {
     let all = spot::requires_spot(spec, rows);
     let Some(evidence) = all.first() else {
         let (field, value, row) = spot::unknown_value(spec, rows)?;
-        let known: Vec<String> = row.regular.iter().chain(&row.other).chain(&row.spot).cloned().collect();
         return Some(Finding {
             field: context.below_spec(&field),
             found: format!("`{value}`"),
-            wanted: quoted(&known),
+            wanted: one_of(row.values()),
             why: format!("no node of {} has that value, so the placeholder would stay Pending for ever", row.provider),
             evidence: vec![format!("{} {value}", row.key)],
         });
     };
     let row = &evidence.row;
     let hint = if evidence.misspelt {
-        format!("; the value is written {}, so this one matches no node at all", quoted(&row.spot))
+        format!("; the value is written {}, so this one matches no node at all", one_of(&row.spot))
     } else {
         String::new()
     };
     let wanted = match row.regular.is_empty() {
         true => format!("nodes without the label {}", row.key),
-        false => format!("{} {}", row.key, quoted(&row.regular)),
+        false => format!("{} {}", row.key, one_of(&row.regular)),
     };
     Some(Finding {
         field: context.below_spec(&evidence.field),
@@ -58,14 +55,13 @@ fn check(context: &Context<'_>) -> Option<Finding> {
 }
 
 fn native(pool: &Pool) -> Vec<Twin> {
-    let texts = |values: &[String]| list(values);
     let map = |rows: Vec<String>| format!("{{{}}}", rows.join(", "));
     // By any case: a spot value in the wrong one was meant as spot all the same.
     let lower = |values: &[String]| values.iter().map(|value| value.to_lowercase()).collect::<Vec<_>>();
     let rows = &pool.spot_rows;
-    let spot = map(rows.iter().map(|row| format!("{}: {}", text(&row.key), list(&lower(&row.spot)))).collect());
+    let spot = map(rows.iter().map(|row| format!("{}: {}", quoted(&row.key), list(&lower(&row.spot)))).collect());
     let regular =
-        map(rows.iter().filter(|row| !row.regular.is_empty()).map(|row| format!("{}: {}", text(&row.key), texts(&row.regular))).collect());
+        map(rows.iter().filter(|row| !row.regular.is_empty()).map(|row| format!("{}: {}", quoted(&row.key), list(&row.regular))).collect());
     let only_spot: Vec<String> =
         rows.iter().filter(|row| row.regular.is_empty() && row.other.is_empty()).map(|row| row.key.clone()).collect();
     let is_spot = |key: &str, value: &str| format!("({key} in {spot} && {value}.lowerAscii() in {spot}[{key}])");
@@ -90,9 +86,8 @@ fn native(pool: &Pool) -> Vec<Twin> {
             format!("(has({spec}.nodeSelector) && {spec}.nodeSelector.exists(k, {}))", is_spot("k", &format!("{spec}.nodeSelector[k]")));
         format!("({by_selector} || {by_affinity})")
     };
-    let known_by_all = rows.iter().filter(|row| !row.regular.is_empty() && row.provider != spot::CONVENTION);
-    let known_values = |row: &spot::SpotRow| list(row.regular.iter().chain(&row.other).chain(&row.spot));
-    let known = map(known_by_all.map(|row| format!("{}: {}", text(&row.key), known_values(row))).collect());
+    let known = rows.iter().filter(|row| row.has_every_value());
+    let known = map(known.map(|row| format!("{}: {}", quoted(&row.key), list(row.values()))).collect());
     let is_unknown = |spec: &str| {
         let value = format!("{spec}.nodeSelector[k]");
         format!(
@@ -103,7 +98,7 @@ fn native(pool: &Pool) -> Vec<Twin> {
     let unknown = Twin {
         part: "unknown",
         about: About::PodsAndTemplates,
-        mode: if pool.spec.rules.off_spot == Mode::Enforce { Mode::Warn } else { pool.spec.rules.off_spot },
+        mode: pool.spec.rules.off_spot.at_most_warn(),
         // Where it requires spot as well, that is what is said.
         holds: format!("{} || !({})", required("variables.spec"), is_unknown("variables.spec")),
         was_so: is_unknown("variables.old"),
@@ -119,10 +114,6 @@ fn native(pool: &Pool) -> Vec<Twin> {
             .into(),
     };
     vec![requires_spot, unknown]
-}
-
-fn quoted(values: &[String]) -> String {
-    values.iter().map(|value| format!("`{value}`")).collect::<Vec<_>>().join(" or ")
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! Only for pools that list their classes.
 
-use super::{Context, Finding, Rule};
+use super::{Context, Finding, Rule, one_of};
 use crate::api::Pool;
 use crate::headroom::native::{About, Twin, list, quoted};
 
@@ -18,7 +18,7 @@ fn check(context: &Context<'_>) -> Option<Finding> {
     Some(Finding {
         field: context.below_spec("priorityClassName"),
         found: class.map_or("none".into(), |class| format!("`{class}`")),
-        wanted: classes.iter().map(|class| format!("`{class}`")).collect::<Vec<_>>().join(" or "),
+        wanted: one_of(classes),
         why: "it is marked as a placeholder of the pool, but has not the priority of one".into(),
         evidence: vec![class.unwrap_or("none").into()],
     })

@@ -7,7 +7,7 @@
 use super::{Context, Finding, Rule};
 use crate::api::Pool;
 use crate::api::headroom_pool::Cutoff;
-use crate::headroom::native::{About, Twin};
+use crate::headroom::native::{Twin, by_priority};
 
 pub const RULE: Rule = Rule {
     id: "priorityAboveCutoff",
@@ -34,30 +34,9 @@ fn check(context: &Context<'_>) -> Option<Finding> {
 
 fn native(pool: &Pool) -> Vec<Twin> {
     let Cutoff::At(cutoff) = pool.spec.expendable_priority_cutoff else { return vec![] };
-    let twin = |part, about, holds: String, was_so: &str, found: &str| Twin {
-        part,
-        about,
-        mode: pool.spec.rules.priority_above_cutoff,
-        holds,
-        was_so: was_so.into(),
-        message: format!("'found ' + {found} + ', wanted {cutoff} or higher: below the expendable cutoff a pending pod never adds a node'"),
-    };
-    let of_pod = format!("!has(variables.spec.priority) || variables.spec.priority >= {cutoff}");
-    let of_template = format!(
-        "!has(variables.spec.priorityClassName) || variables.spec.priorityClassName != params.metadata.name || params.value >= {cutoff}"
-    );
-    let same_class = "has(variables.old.priorityClassName) && variables.old.priorityClassName == variables.spec.priorityClassName";
-    vec![
-        twin("class", About::Classes, format!("object.value >= {cutoff}"), "oldObject.value == object.value", "string(object.value)"),
-        twin("pod", About::Pods, of_pod, "true", "string(variables.spec.priority)"),
-        twin(
-            "template",
-            About::TemplatesByClass,
-            of_template,
-            same_class,
-            "params.metadata.name + ' with priority ' + string(params.value)",
-        ),
-    ]
+    by_priority(pool.spec.rules.priority_above_cutoff, &format!(">= {cutoff}"), true, |found| {
+        format!("'found ' + {found} + ', wanted {cutoff} or higher: below the expendable cutoff a pending pod never adds a node'")
+    })
 }
 
 #[cfg(test)]

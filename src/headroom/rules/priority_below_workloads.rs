@@ -5,7 +5,7 @@
 
 use super::{Context, Finding, Rule};
 use crate::api::Pool;
-use crate::headroom::native::{About, Twin};
+use crate::headroom::native::{About, Twin, by_priority};
 
 pub const RULE: Rule = Rule {
     id: "priorityBelowWorkloads",
@@ -28,34 +28,19 @@ fn check(context: &Context<'_>) -> Option<Finding> {
 }
 
 fn native(pool: &Pool) -> Vec<Twin> {
-    let floor = pool.spec.workload_priority_floor;
-    let twin = |part, about, holds: String, was_so: &str, found: &str| Twin {
-        part,
-        about,
-        mode: pool.spec.rules.priority_below_workloads,
-        holds,
-        was_so: was_so.into(),
-        message: format!("'found ' + {found} + ', wanted less than {floor}: the lowest of a real workload cannot preempt it'"),
-    };
-    let class = "variables.spec.priorityClassName";
-    let of_pod = format!("has(variables.spec.priority) && variables.spec.priority < {floor}");
-    let of_template = format!("!has({class}) || {class} != params.metadata.name || params.value < {floor}");
-    let same_class = format!("has(variables.old.priorityClassName) && variables.old.priorityClassName == {class}");
-    let mut twins = vec![
-        twin("class", About::Classes, format!("object.value < {floor}"), "oldObject.value == object.value", "string(object.value)"),
-        twin("pod", About::Pods, of_pod, "true", "(has(variables.spec.priority) ? string(variables.spec.priority) : 'no priority')"),
-        twin(
-            "template",
-            About::TemplatesByClass,
-            of_template,
-            &same_class,
-            "params.metadata.name + ' with priority ' + string(params.value)",
-        ),
-    ];
+    let (mode, floor) = (pool.spec.rules.priority_below_workloads, pool.spec.workload_priority_floor);
+    let message =
+        |found: &str| format!("'found ' + {found} + ', wanted less than {floor}: the lowest of a real workload cannot preempt it'");
+    let mut twins = by_priority(mode, &format!("< {floor}"), false, message);
     if floor <= 0 {
-        let named = format!("has({class}) && {class} != ''");
-        let was_none = "!has(variables.old.priorityClassName) || variables.old.priorityClassName == ''";
-        twins.push(twin("noclass", About::Templates, named, was_none, "'no class, so priority 0'"));
+        twins.push(Twin {
+            part: "noclass",
+            about: About::Templates,
+            mode,
+            holds: "has(variables.spec.priorityClassName) && variables.spec.priorityClassName != ''".into(),
+            was_so: "!has(variables.old.priorityClassName) || variables.old.priorityClassName == ''".into(),
+            message: message("'no class, so priority 0'"),
+        });
     }
     twins
 }

@@ -19,10 +19,7 @@ pub const RULE: Rule = Rule { id: "requestsSet", mode, check, native, unseen: "t
 /// Absurd requests are a matter of opinion, so they are never more than a warning.
 fn mode(pool: &Pool, object: &Object) -> Mode {
     let mode = pool.spec.rules.requests_set;
-    match object.pod_spec().is_some_and(reserves_something) {
-        true if mode == Mode::Enforce => Mode::Warn,
-        _ => mode,
-    }
+    if object.pod_spec().is_some_and(reserves_something) { mode.at_most_warn() } else { mode }
 }
 
 fn check(context: &Context<'_>) -> Option<Finding> {
@@ -106,7 +103,7 @@ fn native(pool: &Pool) -> Vec<Twin> {
         ),
         twin(
             "absurd",
-            if mode == Mode::Enforce { Mode::Warn } else { mode },
+            mode.at_most_warn(),
             format!("!({})", absurd("variables.spec")),
             absurd("variables.old"),
             "'found less than 1Mi of memory: on memory m means thousandths of a byte, and no unit means bytes'",

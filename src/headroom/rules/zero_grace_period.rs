@@ -17,14 +17,11 @@ pub const RULE: Rule =
     Rule { id: "zeroGracePeriod", mode, check, native, unseen: "`Fix`: it changes nothing, so a pod's 30 passes with a warning" };
 
 fn mode(pool: &Pool, object: &Object) -> Mode {
-    match pool.spec.rules.zero_grace_period {
-        FixableMode::Enforce => Mode::Enforce,
-        FixableMode::Warn => Mode::Warn,
-        FixableMode::Audit => Mode::Audit,
-        FixableMode::Off => Mode::Off,
+    match pool.spec.rules.zero_grace_period.plain() {
+        Some(mode) => mode,
         // Changing a template would fight with GitOps and start a rollout; its pods are fixed when they are created.
-        FixableMode::Fix if object.is_template() && grace_period(object) == Some(DEFAULT) => Mode::Warn,
-        FixableMode::Fix => Mode::Enforce,
+        None if object.is_template() && grace_period(object) == Some(DEFAULT) => Mode::Warn,
+        None => Mode::Enforce,
     }
 }
 
@@ -40,12 +37,9 @@ fn native(pool: &Pool) -> Vec<Twin> {
             .into(),
     }
     };
-    match pool.spec.rules.zero_grace_period {
-        FixableMode::Enforce => vec![twin("", Mode::Enforce, "[0]")],
-        FixableMode::Warn => vec![twin("", Mode::Warn, "[0]")],
-        FixableMode::Audit => vec![twin("", Mode::Audit, "[0]")],
-        FixableMode::Off => vec![],
-        FixableMode::Fix => vec![twin("", Mode::Enforce, "[0, 30]"), twin("default", Mode::Warn, "[0]")],
+    match pool.spec.rules.zero_grace_period.plain() {
+        Some(mode) => vec![twin("", mode, "[0]")],
+        None => vec![twin("", Mode::Enforce, "[0, 30]"), twin("default", Mode::Warn, "[0]")],
     }
 }
 

@@ -4,7 +4,7 @@ mod demands;
 mod table;
 
 use demands::Demands;
-pub use table::{CONVENTION, SpotRow, built_in, is_spot};
+pub use table::{SpotRow, built_in, is_spot};
 
 use super::object::{PodSpec, Toleration};
 
@@ -89,12 +89,8 @@ fn tolerates_spot(toleration: &Toleration, row: &SpotRow) -> bool {
 
 /// A value of a known key that no row knows, so that the pod matches no node: field, value, and the row.
 pub fn unknown_value<'a>(spec: &PodSpec, rows: &'a [SpotRow]) -> Option<(String, String, &'a SpotRow)> {
-    let is_known = |row: &SpotRow, value: &String| {
-        let known = row.spot.iter().chain(&row.regular).chain(&row.other);
-        known.clone().any(|known| known == value) || row.regular.is_empty() || row.provider == CONVENTION
-    };
-    rows.iter().find_map(|row| {
-        let value = spec.node_selector.get(&row.key).filter(|value| !is_known(row, value))?;
+    rows.iter().filter(|row| row.has_every_value()).find_map(|row| {
+        let value = spec.node_selector.get(&row.key).filter(|value| row.values().all(|known| known != *value))?;
         let meant_as_spot = row.spot.iter().any(|spot| spot.eq_ignore_ascii_case(value));
         (!meant_as_spot).then(|| (format!("nodeSelector[{}]", row.key), value.clone(), row))
     })

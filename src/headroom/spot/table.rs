@@ -27,8 +27,20 @@ pub struct SpotRow {
     pub family: Option<&'static str>,
 }
 
+impl SpotRow {
+    /// Every value that is known, those of regular nodes first.
+    pub fn values(&self) -> impl Iterator<Item = &String> {
+        self.regular.iter().chain(&self.other).chain(&self.spot)
+    }
+
+    /// Whether a node has none but these values: of a convention nobody knows all, nor of a label that only spot nodes carry.
+    pub fn has_every_value(&self) -> bool {
+        !self.regular.is_empty() && self.provider != CONVENTION
+    }
+}
+
 /// Who sets labels that no provider does.
-pub const CONVENTION: &str = "convention";
+const CONVENTION: &str = "convention";
 
 /// A row of the built-in table.
 struct BuiltIn {
