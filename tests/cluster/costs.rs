@@ -121,17 +121,8 @@ fn sleep_blocking(milliseconds: u64) {
     std::thread::sleep(Duration::from_millis(milliseconds));
 }
 
-/// `metrics.k8s.io` as a stored kind, since no kubelet measures what kwok pretends to run.
+/// The right to read what pods use.
 const POD_METRICS: &str = r#"
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: pods.metrics.k8s.io, annotations: {api-approved.kubernetes.io: unapproved, for a test}}
-spec:
-  group: metrics.k8s.io
-  scope: Namespaced
-  names: {plural: pods, singular: podmetrics, kind: PodMetrics}
-  versions: [{name: v1beta1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
----
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata: {name: pecking-order-pod-metrics}
@@ -144,9 +135,10 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: pecking-
 subjects: [{kind: ServiceAccount, name: pecking-order, namespace: pecking-order}]
 "#;
 
+/// `metrics.k8s.io` as a stored kind, since no kubelet measures what kwok pretends to run.
 pub fn apply_pod_metrics_kind(cluster: &Cluster) -> anyhow::Result<()> {
-    cluster.admin.apply(&POD_METRICS.replace("unapproved, for a test", "\"unapproved, for a test\""))?;
-    cluster.admin.run(&["wait", "--for=condition=Established", "crd/pods.metrics.k8s.io", "--timeout=30s"]).map(|_| ())
+    cluster.admin.apply(POD_METRICS)?;
+    cluster.define_kind(("metrics.k8s.io", "v1beta1"), ("PodMetrics", "pods"), "Namespaced", json!({}))
 }
 
 fn come_from_pod_metrics(cluster: &'static Cluster) -> anyhow::Result<()> {

@@ -64,6 +64,13 @@ fn ensure_untouched(cluster: &Cluster, kind: &str, name: &str, namespace: &str) 
     Ok(())
 }
 
+/// A namespace with a policy that holds a floor on the HPA `web`, and a Deployment of so many pods.
+fn set_up(cluster: &Cluster, namespace: &str, hold_down_seconds: u32, pods: usize) -> anyhow::Result<()> {
+    cluster.make_namespace(namespace)?;
+    cluster.admin.apply(&with_floor(namespace, "HorizontalPodAutoscaler", "web", hold_down_seconds).to_string())?;
+    cluster.admin.apply(&workload("Deployment", namespace, pods).to_string()).map(|_| ())
+}
+
 /// Lets so many of these pods be at work.
 fn at_work(cluster: &Cluster, namespace: &str, pods: &[String], busy: usize) {
     cluster.exporter.set(namespace, pods.iter().enumerate().map(|(i, pod)| (pod.clone(), if i < busy { 50.0 } else { 0.0 })));
@@ -72,9 +79,7 @@ fn at_work(cluster: &Cluster, namespace: &str, pods: &[String], busy: usize) {
 fn follows_the_work(cluster: &'static Cluster) -> anyhow::Result<()> {
     let namespace = "floor";
     apply_pod_metrics_kind(cluster)?;
-    cluster.make_namespace(namespace)?;
-    cluster.admin.apply(&with_floor(namespace, "HorizontalPodAutoscaler", "web", 6).to_string())?;
-    cluster.admin.apply(&workload("Deployment", namespace, 8).to_string())?;
+    set_up(cluster, namespace, 6, 8)?;
     block_on(async {
         let pods = names(&cluster.pods(namespace, 8).await?);
         at_work(cluster, namespace, &pods, 5);
@@ -108,11 +113,9 @@ fn follows_the_work(cluster: &'static Cluster) -> anyhow::Result<()> {
 
 fn ends_at_the_maximum(cluster: &'static Cluster) -> anyhow::Result<()> {
     let namespace = "floor-maximum";
-    cluster.make_namespace(namespace)?;
-    cluster.admin.apply(&with_floor(namespace, "HorizontalPodAutoscaler", "web", 300).to_string())?;
-    cluster.admin.apply(&workload("Deployment", namespace, 6).to_string())?;
+    set_up(cluster, namespace, 300, 6)?;
     cluster.admin.apply(&hpa(namespace, 4, 6).to_string())?;
-    let pods = names(&tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(cluster.pods(namespace, 6))?);
+    let pods = names(&block_on(cluster.pods(namespace, 6))?);
     at_work(cluster, namespace, &pods, 6);
     wait_for_minimum(cluster, namespace, 6)?;
     wait_for_reason(cluster, namespace, "Clamped")?;
@@ -131,15 +134,13 @@ fn ends_at_the_maximum(cluster: &'static Cluster) -> anyhow::Result<()> {
 
 fn two_reverts(cluster: &'static Cluster) -> anyhow::Result<()> {
     let namespace = "floor-reverted";
-    cluster.make_namespace(namespace)?;
-    cluster.admin.apply(&with_floor(namespace, "HorizontalPodAutoscaler", "web", 300).to_string())?;
-    cluster.admin.apply(&workload("Deployment", namespace, 5).to_string())?;
+    set_up(cluster, namespace, 300, 5)?;
     let apply = || {
         let input = hpa(namespace, 2, 20).to_string();
         cluster.admin.run_with(&["apply", "--server-side", "--force-conflicts", "--field-manager=gitops", "-f", "-"], &input)
     };
     apply()?;
-    let pods = names(&tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(cluster.pods(namespace, 5))?);
+    let pods = names(&block_on(cluster.pods(namespace, 5))?);
     at_work(cluster, namespace, &pods, 3);
     for _ in 0..2 {
         wait_for_minimum(cluster, namespace, 4)?;
@@ -154,27 +155,10 @@ fn two_reverts(cluster: &'static Cluster) -> anyhow::Result<()> {
     wait_for_minimum(cluster, namespace, 4)
 }
 
-/// As KEDA defines it, as far as a floor goes. Its controller is played by the test.
-const SCALED_OBJECTS: &str = r#"
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: scaledobjects.keda.sh}
-spec:
-  group: keda.sh
-  scope: Namespaced
-  names: {plural: scaledobjects, singular: scaledobject, kind: ScaledObject}
-  versions:
-    - name: v1alpha1
-      served: true
-      storage: true
-      schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
-"#;
-
 fn keda_keeps_its_hpa(cluster: &'static Cluster) -> anyhow::Result<()> {
     let namespace = "floor-keda";
     cluster.make_namespace(namespace)?;
-    cluster.admin.apply(SCALED_OBJECTS)?;
-    cluster.admin.run(&["wait", "--for=condition=Established", "crd/scaledobjects.keda.sh", "--timeout=30s"])?;
+    cluster.define_kind(("keda.sh", "v1alpha1"), ("ScaledObject", "scaledobjects"), "Namespaced", json!({}))?;
     let scaled = json!({"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "metadata": {"name": "web-scaler", "namespace": namespace},
         "spec": {"minReplicaCount": 2, "maxReplicaCount": 20, "scaleTargetRef": {"name": "web"}}, "status": {"hpaName": "web"}});
     cluster.admin.apply(&scaled.to_string())?;
@@ -185,7 +169,7 @@ fn keda_keeps_its_hpa(cluster: &'static Cluster) -> anyhow::Result<()> {
     cluster.admin.apply(&workload("Deployment", namespace, 6).to_string())?;
     cluster.admin.apply(&owned.to_string())?;
     cluster.admin.apply(&with_floor(namespace, "HorizontalPodAutoscaler", "web", 300).to_string())?;
-    let pods = names(&tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(cluster.pods(namespace, 6))?);
+    let pods = names(&block_on(cluster.pods(namespace, 6))?);
     at_work(cluster, namespace, &pods, 4);
     let message = wait_for_reason(cluster, namespace, "RefusedKedaOwned")?;
     ensure!(message.contains("{kind: ScaledObject, name: web-scaler}"), "{message}");

@@ -326,9 +326,9 @@ fn a_scan(cluster: &'static Cluster) -> anyhow::Result<()> {
     ensure!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("cannot list headroompools"), "{output:?}");
 
     // The leader's own scans come every ten seconds, once it may.
-    cluster.admin.apply(POLICY_REPORTS)?;
-    let crds = ["crd/policyreports.wgpolicyk8s.io", "crd/clusterpolicyreports.wgpolicyk8s.io"];
-    cluster.admin.run(&["wait", "--for=condition=Established", crds[0], crds[1], "--timeout=30s"])?;
+    let api = ("wgpolicyk8s.io", "v1alpha2");
+    cluster.define_kind(api, ("PolicyReport", "policyreports"), "Namespaced", json!({}))?;
+    cluster.define_kind(api, ("ClusterPolicyReport", "clusterpolicyreports"), "Cluster", json!({}))?;
     cluster.admin.run(&["apply", "-f", concat!(env!("CARGO_MANIFEST_DIR"), "/manifests/scan-rbac.yaml")])?;
     let report = || cluster.admin.get(&["policyreport", "pecking-order", "-n", pool]).ok();
     let limit = Duration::from_secs(60);
@@ -338,24 +338,3 @@ fn a_scan(cluster: &'static Cluster) -> anyhow::Result<()> {
     cluster.admin.run(&["delete", "deployment/old", "pod/older", "-n", pool])?;
     control_plane::wait_for("the report to go", limit, || report().is_none().then_some(()))
 }
-
-/// As wgpolicyk8s.io defines them, as far as they are written here.
-const POLICY_REPORTS: &str = r#"
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: policyreports.wgpolicyk8s.io, annotations: {api-approved.kubernetes.io: "unapproved, for a test"}}
-spec:
-  group: wgpolicyk8s.io
-  scope: Namespaced
-  names: {plural: policyreports, singular: policyreport, kind: PolicyReport}
-  versions: [{name: v1alpha2, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
----
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: clusterpolicyreports.wgpolicyk8s.io, annotations: {api-approved.kubernetes.io: "unapproved, for a test"}}
-spec:
-  group: wgpolicyk8s.io
-  scope: Cluster
-  names: {plural: clusterpolicyreports, singular: clusterpolicyreport, kind: ClusterPolicyReport}
-  versions: [{name: v1alpha2, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
-"#;

@@ -23,19 +23,16 @@ mod status;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
+use control_plane::workbench;
+pub use control_plane::workbench::{COST, MARK, is_ready};
 use control_plane::{ControlPlane, Exporter, Installation, Kubectl, Prometheus};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{ListParams, Patch, PatchParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, ResourceExt};
+use kube::{Client, ResourceExt};
 use libtest_mimic::{Arguments, Conclusion, Trial};
 use serde_json::{Value, json};
-
-pub const COST: &str = "controller.kubernetes.io/pod-deletion-cost";
-pub const MARK: &str = "pecking-order.dev/deletion-cost";
 
 /// Long enough for a scrape (1 s) and a poll of either replica (1 s), on a busy machine.
 pub const MEASURED: Duration = Duration::from_millis(2600);
@@ -185,7 +182,7 @@ impl Cluster {
     }
 
     /// A namespace with a policy and a Deployment of so many pods that it governs. `change` replaces fields of the policy's spec.
-    pub fn deploy(&self, namespace: &str, change: Value, replicas: i32) -> anyhow::Result<()> {
+    pub fn deploy(&self, namespace: &str, change: Value, replicas: usize) -> anyhow::Result<()> {
         self.make_namespace(namespace)?;
         self.admin.apply(&policy(namespace, change).to_string())?;
         self.admin.apply(&workload("Deployment", namespace, replicas).to_string()).map(|_| ())
@@ -193,41 +190,38 @@ impl Cluster {
 
     /// A client of the administrator, for what would take kubectl too long.
     pub async fn client(&self) -> anyhow::Result<Client> {
-        let kubeconfig = Kubeconfig::read_from(self.plane.kubeconfig("admin"))?;
-        Ok(Client::try_from(kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?)?)
+        self.plane.client().await
     }
 
     /// Waits until the workload has so many pods that are Ready and not on their way out.
     pub async fn pods(&self, namespace: &str, count: usize) -> anyhow::Result<Vec<Pod>> {
-        let api: Api<Pod> = Api::namespaced(self.client().await?, namespace);
-        let start = Instant::now();
-        loop {
-            let pods = api.list(&ListParams::default().labels("app=web")).await?.items;
-            if pods.len() == count && pods.iter().all(is_ready) {
-                return Ok(pods);
-            }
-            anyhow::ensure!(
-                start.elapsed() < Duration::from_secs(60),
-                "waited in vain for {count} Ready pods in {namespace}; there are {}",
-                pods.len()
-            );
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        workbench::wait_for_pods(&self.client().await?, namespace, count, Duration::from_secs(60)).await
     }
 
     /// Writes costs with our mark, as an earlier run of ours would have.
     pub async fn store_costs(&self, namespace: &str, costs: impl IntoIterator<Item = (String, i64)>) -> anyhow::Result<()> {
-        let api: Api<Pod> = Api::namespaced(self.client().await?, namespace);
-        let write = |(pod, cost): (String, i64)| {
-            let api = api.clone();
-            async move {
-                let text = cost.to_string();
-                let patch = json!({ "metadata": { "annotations": { COST: text, MARK: text } } });
-                api.patch(&pod, &PatchParams::default(), &Patch::Merge(&patch)).await.map(|_| ())
-            }
-        };
-        futures::future::try_join_all(costs.into_iter().map(write)).await?;
-        Ok(())
+        workbench::store_costs(&self.client().await?, namespace, costs.into_iter().map(|(pod, cost)| (pod, Some(cost)))).await
+    }
+
+    /// Defines a kind as another project does, with whatever fields. Its controller, if it needs one, is played by the test.
+    pub fn define_kind(
+        &self,
+        (group, version): (&str, &str),
+        (kind, plural): (&str, &str),
+        scope: &str,
+        subresources: Value,
+    ) -> anyhow::Result<()> {
+        let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
+        let served = json!({"name": version, "served": true, "storage": true, "schema": schema, "subresources": subresources});
+        let name = format!("{plural}.{group}");
+        // Kubernetes' own groups ask who approved of the kind.
+        let metadata = json!({"name": name, "annotations": {"api-approved.kubernetes.io": "unapproved, for a test"}});
+        let names = json!({"plural": plural, "singular": kind.to_lowercase(), "kind": kind});
+        let spec = json!({"group": group, "scope": scope, "names": names, "versions": [served]});
+        let definition =
+            json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": metadata, "spec": spec});
+        self.admin.apply(&definition.to_string())?;
+        self.admin.run(&["wait", "--for=condition=Established", &format!("crd/{name}"), "--timeout=30s"]).map(|_| ())
     }
 }
 
@@ -235,33 +229,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-pub fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
-    pod.metadata.deletion_timestamp.is_none() && conditions.into_iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True")
-}
-
 pub fn names(pods: &[Pod]) -> Vec<String> {
     pods.iter().map(ResourceExt::name_any).collect()
 }
 
 /// Runs an async test.
-pub fn block_on(test: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+pub fn block_on<T>(test: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(test)
 }
 
 /// A Deployment, or another kind of the same shape, of pods with the label `app: web`.
-pub fn workload(kind: &str, namespace: &str, replicas: i32) -> Value {
-    // The oldest kind has labels for a selector, and a group without a name.
-    let (version, selector) = match kind {
-        "ReplicationController" => ("v1", json!({"app": "web"})),
-        _ => ("apps/v1", json!({"matchLabels": {"app": "web"}})),
-    };
-    json!({
-        "apiVersion": version, "kind": kind, "metadata": {"name": "web", "namespace": namespace},
-        "spec": {"replicas": replicas, "selector": selector, "template": {
-            "metadata": {"labels": {"app": "web"}},
-            "spec": {"terminationGracePeriodSeconds": 0, "containers": [{"name": "web", "image": "web"}]}}}
-    })
+pub fn workload(kind: &str, namespace: &str, replicas: usize) -> Value {
+    workbench::workload(kind, "web", namespace, replicas, "1")
 }
 
 /// A policy for these pods: one point per unit of work, polled every second. `change` replaces fields of the spec.

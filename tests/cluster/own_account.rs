@@ -21,8 +21,7 @@ fn cost(pod: &Pod) -> Option<&str> {
 }
 
 fn costs(cluster: &Cluster, namespace: &str, count: usize) -> anyhow::Result<Vec<(String, Option<String>)>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let pods = runtime.block_on(cluster.pods(namespace, count))?;
+    let pods = block_on(cluster.pods(namespace, count))?;
     Ok(pods.iter().map(|pod| (pod.metadata.name.clone().unwrap_or_default(), cost(pod).map(str::to_owned))).collect())
 }
 
@@ -61,7 +60,7 @@ fn refresh(cluster: &'static Cluster) -> anyhow::Result<()> {
     let namespace = "refresh";
     let write = json!({"onPodUpdate": false, "refresh": {"everySeconds": 1, "minChange": 25}});
     cluster.deploy(namespace, json!({"newPodSeconds": 0, "write": write}), 4)?;
-    let pods = names(&tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(cluster.pods(namespace, 4))?);
+    let pods = names(&block_on(cluster.pods(namespace, 4))?);
     cluster.exporter.set(namespace, pods.iter().zip([0.0, 300.0, 20.0, 90.0]).map(|(pod, value)| (pod.clone(), value)));
     // 20 is nearer to nothing than the least change.
     wait_for("the costs of work", Duration::from_secs(20), || {
@@ -87,7 +86,7 @@ fn a_contested_cost(cluster: &'static Cluster) -> anyhow::Result<()> {
     let namespace = "contested";
     let write = json!({"onPodUpdate": true, "refresh": {"everySeconds": 1, "minChange": 1}});
     cluster.deploy(namespace, json!({"newPodSeconds": 0, "foreignValues": "Override", "write": write}), 2)?;
-    let pods = names(&tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(cluster.pods(namespace, 2))?);
+    let pods = names(&block_on(cluster.pods(namespace, 2))?);
     cluster.exporter.set(namespace, pods.iter().map(|pod| (pod.clone(), 50.0)));
     let of = |pod: &String| costs(cluster, namespace, 2).ok()?.into_iter().find(|(name, _)| name == pod)?.1;
     for round in 0..3 {

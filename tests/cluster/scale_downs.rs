@@ -75,7 +75,7 @@ impl Door {
             Self::KubectlScale => cluster.admin.run(&["scale", "deployment/web", "-n", namespace, &count]).map(|_| ()),
             Self::ReplicaSet => cluster.admin.run(&["scale", "replicaset/web", "-n", namespace, &count]).map(|_| ()),
             Self::ReplicationController => cluster.admin.run(&["scale", "rc/web", "-n", namespace, &count]).map(|_| ()),
-            Self::Apply => cluster.admin.apply(&workload("Deployment", namespace, replicas as i32).to_string()).map(|_| ()),
+            Self::Apply => cluster.admin.apply(&workload("Deployment", namespace, replicas).to_string()).map(|_| ()),
             Self::Hpa => {
                 let hpa = json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "web", "namespace": namespace},
                     "spec": {"minReplicas": replicas, "maxReplicas": replicas, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}}});
@@ -123,7 +123,7 @@ fn rounds(cluster: &'static Cluster, door: Door, namespace: &'static str, count:
 fn without_the_webhook(cluster: &'static Cluster) -> anyhow::Result<()> {
     let namespace = "door-none";
     cluster.make_namespace(namespace)?;
-    cluster.admin.apply(&workload("Deployment", namespace, PODS as i32).to_string())?;
+    cluster.admin.apply(&workload("Deployment", namespace, PODS).to_string())?;
     let right = rounds(cluster, Door::KubectlScale, namespace, 2)?;
     println!("without the webhook: {right}/{} victims right", 2 * GO);
     // Reversed costs: the eight with the most work go. None of them is among the eight with the least.
@@ -138,7 +138,7 @@ fn through(cluster: &'static Cluster, door: Door) -> anyhow::Result<()> {
     cluster
         .admin
         .apply(&policy(namespace, json!({"newPodSeconds": 0, "write": {"onScaleDown": true, "onPodUpdate": false}})).to_string())?;
-    cluster.admin.apply(&workload(door.kind(), namespace, PODS as i32).to_string())?;
+    cluster.admin.apply(&workload(door.kind(), namespace, PODS).to_string())?;
     if door == Door::Hpa {
         door.scale(cluster, namespace, PODS)?;
     }
@@ -281,28 +281,12 @@ fn outranked_by_readiness(cluster: &'static Cluster) -> anyhow::Result<()> {
     })
 }
 
-/// As Argo Rollouts defines it, as far as scaling goes. Its controller is played by the test.
-const ROLLOUTS: &str = r#"
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: rollouts.argoproj.io}
-spec:
-  group: argoproj.io
-  scope: Namespaced
-  names: {plural: rollouts, singular: rollout, kind: Rollout}
-  versions:
-    - name: v1alpha1
-      served: true
-      storage: true
-      schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
-      subresources: {status: {}, scale: {specReplicasPath: .spec.replicas, statusReplicasPath: .status.replicas}}
-"#;
-
 fn an_argo_rollout(cluster: &'static Cluster) -> anyhow::Result<()> {
     let namespace = "door-rollout";
     cluster.make_namespace(namespace)?;
-    cluster.admin.apply(ROLLOUTS)?;
-    cluster.admin.run(&["wait", "--for=condition=Established", "crd/rollouts.argoproj.io", "--timeout=30s"])?;
+    let scale = json!({"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"});
+    let subresources = json!({"status": {}, "scale": scale});
+    cluster.define_kind(("argoproj.io", "v1alpha1"), ("Rollout", "rollouts"), "Namespaced", subresources)?;
     let change = json!({"newPodSeconds": 0, "write": {"onScaleDown": true, "onPodUpdate": false}});
     cluster.admin.apply(&policy(namespace, change).to_string())?;
     let rollout = json!({"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout", "metadata": {"name": "web", "namespace": namespace}, "spec": {"replicas": 6}});

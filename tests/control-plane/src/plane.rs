@@ -8,6 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
 
 use crate::kubectl::Kubectl;
 use crate::parts::Parts;
@@ -62,6 +64,12 @@ impl ControlPlane {
 
     pub fn kubectl(&self, user: &str) -> anyhow::Result<Kubectl> {
         Ok(Kubectl { program: self.parts.program("kubectl")?, kubeconfig: self.kubeconfig(user) })
+    }
+
+    /// A client of the administrator, for what would take kubectl too long.
+    pub async fn client(&self) -> anyhow::Result<Client> {
+        let kubeconfig = Kubeconfig::read_from(self.kubeconfig("admin"))?;
+        Ok(Client::try_from(Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?)?)
     }
 
     pub fn kubeconfig(&self, user: &str) -> PathBuf {

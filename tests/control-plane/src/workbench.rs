@@ -10,7 +10,6 @@ use futures::StreamExt;
 use futures::TryStreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, Patch, PatchParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
@@ -50,9 +49,7 @@ impl Site {
     }
 
     pub async fn workbench(&self) -> anyhow::Result<Workbench> {
-        let kubeconfig = Kubeconfig::read_from(self.plane.kubeconfig("admin"))?;
-        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
-        Ok(Workbench { client: Client::try_from(config)?, exporter: self.exporter.clone() })
+        Ok(Workbench { client: self.plane.client().await?, exporter: self.exporter.clone() })
     }
 }
 
@@ -117,16 +114,7 @@ impl Workbench {
 
     /// Waits until there are so many pods, all of them Ready.
     pub async fn pods(&self, namespace: &str, count: usize) -> anyhow::Result<Vec<Pod>> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let start = Instant::now();
-        loop {
-            let pods = api.list(&ListParams::default().labels("app=web")).await?.items;
-            if pods.len() == count && pods.iter().all(is_ready) {
-                return Ok(pods);
-            }
-            ensure!(start.elapsed() < PATIENCE, "waited in vain for {count} pods in {namespace}; there are {}", pods.len());
-            sleep(Duration::from_millis(100)).await;
-        }
+        wait_for_pods(&self.client, namespace, count, PATIENCE).await
     }
 
     pub async fn names(&self, namespace: &str, count: usize) -> anyhow::Result<Vec<String>> {
@@ -135,16 +123,7 @@ impl Workbench {
 
     /// Puts costs on pods as an earlier run of ours would have, or takes them away.
     pub async fn store(&self, namespace: &str, costs: BTreeMap<String, Option<usize>>) -> anyhow::Result<()> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let write = |(pod, cost): (String, Option<usize>)| {
-            let api = api.clone();
-            async move {
-                let text = cost.map(|cost| cost.to_string());
-                let patch = json!({ "metadata": { "annotations": { COST: text, MARK: text } } });
-                api.patch(&pod, &PatchParams::default(), &Patch::Merge(&patch)).await.map(|_| ())
-            }
-        };
-        futures::stream::iter(costs).map(write).buffer_unordered(PARALLEL).try_collect::<()>().await?;
+        store_costs(&self.client, namespace, costs.into_iter().map(|(pod, cost)| (pod, cost.map(|cost| cost as i64)))).await?;
         // The watches of the replicas come to know of it.
         sleep(Duration::from_millis(500)).await;
         Ok(())
@@ -186,13 +165,46 @@ impl Workbench {
     }
 }
 
+/// Waits until the workload `web` has so many pods that are Ready and not on their way out.
+pub async fn wait_for_pods(client: &Client, namespace: &str, count: usize, patience: Duration) -> anyhow::Result<Vec<Pod>> {
+    let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let start = Instant::now();
+    loop {
+        let pods = api.list(&ListParams::default().labels("app=web")).await?.items;
+        if pods.len() == count && pods.iter().all(is_ready) {
+            return Ok(pods);
+        }
+        ensure!(start.elapsed() < patience, "waited in vain for {count} Ready pods in {namespace}; there are {}", pods.len());
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Writes costs with our mark, as an earlier run of ours would have, or takes them away.
+pub async fn store_costs(client: &Client, namespace: &str, costs: impl IntoIterator<Item = (String, Option<i64>)>) -> anyhow::Result<()> {
+    let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let write = |(pod, cost): (String, Option<i64>)| {
+        let api = api.clone();
+        async move {
+            let text = cost.map(|cost| cost.to_string());
+            let patch = json!({ "metadata": { "annotations": { COST: text, MARK: text } } });
+            api.patch(&pod, &PatchParams::default(), &Patch::Merge(&patch)).await.map(|_| ())
+        }
+    };
+    Ok(futures::stream::iter(costs).map(write).buffer_unordered(PARALLEL).try_collect::<()>().await?)
+}
+
 /// A workload of pods that stop at once. Another `image` is another version.
 pub fn workload(kind: &str, name: &str, namespace: &str, pods: usize, image: &str) -> Value {
     let labels = json!({ "app": name });
+    // The oldest kind has labels for a selector, and a group without a name.
+    let (version, selector) = match kind {
+        "ReplicationController" => ("v1", labels.clone()),
+        _ => ("apps/v1", json!({ "matchLabels": labels })),
+    };
     let template = json!({"metadata": {"labels": labels},
-        "spec": {"terminationGracePeriodSeconds": 0, "containers": [{"name": "main", "image": format!("main:{image}")}]}});
-    let spec = json!({"replicas": pods, "selector": {"matchLabels": labels}, "template": template});
-    json!({"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name, "namespace": namespace}, "spec": spec})
+        "spec": {"terminationGracePeriodSeconds": 0, "containers": [{"name": name, "image": format!("{name}:{image}")}]}});
+    let spec = json!({"replicas": pods, "selector": selector, "template": template});
+    json!({"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": namespace}, "spec": spec})
 }
 
 pub fn is_ready(pod: &Pod) -> bool {
