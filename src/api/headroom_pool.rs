@@ -2,10 +2,13 @@
 
 use std::borrow::Cow;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{CustomResource, KubeSchema};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+mod room;
+
+pub use room::{Claims, DrainWith, Drained, Gate, GatedPods, HeadroomPoolStatus, Holder, HolderKind, MOST_HOLDERS, OnMaxWait, OnNoRoom};
 
 use super::documents::nearest;
 use super::{LabelSelector, Problem, Problems};
@@ -28,7 +31,14 @@ const HIGHEST_USER_PRIORITY: i32 = 1_000_000_000;
     status = "HeadroomPoolStatus",
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
     printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason"}"#,
-    printcolumn = r#"{"name":"Cutoff","type":"string","jsonPath":".spec.expendablePriorityCutoff"}"#,
+    printcolumn = r#"{"name":"Desired","type":"integer","jsonPath":".status.desired"}"#,
+    printcolumn = r#"{"name":"Bound","type":"integer","jsonPath":".status.bound"}"#,
+    printcolumn = r#"{"name":"In flight","type":"integer","jsonPath":".status.inFlight"}"#,
+    printcolumn = r#"{"name":"Free","type":"integer","jsonPath":".status.free"}"#,
+    printcolumn = r#"{"name":"Pending","type":"integer","jsonPath":".status.pending"}"#,
+    printcolumn = r#"{"name":"Oldest pending","type":"date","jsonPath":".status.oldestPending"}"#,
+    printcolumn = r#"{"name":"Violations","type":"integer","jsonPath":".status.violations"}"#,
+    printcolumn = r#"{"name":"Cutoff","type":"string","jsonPath":".spec.expendablePriorityCutoff","priority":1}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -67,6 +77,19 @@ pub struct HeadroomPoolSpec {
     /// What one placeholder must make room for, for `matchesShape`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shape: Option<Shape>,
+    /// Who may claim room before a job's pod exists.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub claims: Claims,
+    /// Pods that wait for room.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gate: Option<Gate>,
+    /// The placeholder workloads go to 0 replicas when these pods begin to stop, and back when new ones run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain_with: Option<DrainWith>,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -296,15 +319,6 @@ impl Default for Rules {
     }
 }
 
-/// What the product says about the pool.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct HeadroomPoolStatus {
-    /// `Ready`: whether this version of the pool is in force.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub conditions: Vec<Condition>,
-}
-
 impl HeadroomPoolSpec {
     /// Everything that the schema cannot say, and what it says, for documents that never met an API server.
     pub fn problems(&self) -> Vec<Problem> {
@@ -349,6 +363,9 @@ impl HeadroomPoolSpec {
                 p.push(format!("spec.spotNodes[{i}].spot"), "no values", "the values that mean spot");
             }
         }
+        self.claims.problems(&mut p);
+        self.gate.iter().for_each(|gate| gate.problems(&mut p));
+        self.drain_with.iter().for_each(|drain_with| drain_with.problems(&mut p));
         let rows = spot::built_in();
         for (i, key) in self.spot_keys_in_use.iter().enumerate() {
             if !rows.iter().chain(&self.spot_nodes).any(|row| row.key == *key) {

@@ -2,12 +2,14 @@
 
 pub mod deletion_cost_policy;
 pub mod documents;
+pub mod headroom_claim;
 pub mod headroom_pool;
 pub mod policies;
 pub mod selector;
 pub mod tolerant;
 
 pub use deletion_cost_policy::{DeletionCostPolicy, DeletionCostPolicySpec};
+pub use headroom_claim::{HeadroomClaim, HeadroomClaimSpec};
 pub use headroom_pool::{HeadroomPool, HeadroomPoolSpec};
 pub use policies::{CostPolicy, Policies, Pool};
 pub use selector::LabelSelector;
@@ -74,7 +76,7 @@ impl Problems {
 
 /// The CustomResourceDefinitions of all kinds, by file name, as YAML. `manifests/crds/` is written from these.
 pub fn custom_resource_definitions() -> Vec<(String, String)> {
-    [DeletionCostPolicy::crd(), HeadroomPool::crd()]
+    [DeletionCostPolicy::crd(), HeadroomPool::crd(), HeadroomClaim::crd()]
         .into_iter()
         .map(|crd| {
             let value = serde_json::to_value(&crd).expect("a CRD is plain data");

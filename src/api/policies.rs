@@ -67,6 +67,9 @@ pub struct Pool {
     pub name: String,
     pub spec: HeadroomPoolSpec,
     selector: Option<Selector>,
+    /// The namespaces and the pods of `gate.pods`.
+    gate: Option<(Selector, Selector)>,
+    drain_with: Option<Selector>,
     /// The built-in rows and the pool's own.
     pub spot_rows: Vec<SpotRow>,
 }
@@ -79,6 +82,8 @@ impl Pool {
         Self {
             name: pool.metadata.name.clone().unwrap_or_default(),
             selector: pool.spec.placeholders.selector.as_ref().map(|selector| selector.compile()),
+            gate: pool.spec.gate.as_ref().map(|gate| (gate.pods.namespace_selector.compile(), gate.pods.selector.compile())),
+            drain_with: pool.spec.drain_with.as_ref().map(|drain_with| drain_with.selector.compile()),
             spec: pool.spec.clone(),
             spot_rows,
         }
@@ -88,6 +93,22 @@ impl Pool {
     pub fn marks_labels(&self, labels: &Labels) -> bool {
         labels.get(HEADROOM_LABEL).is_some_and(|name| *name == self.name)
             || self.selector.as_ref().is_some_and(|selector| selector.matches(labels))
+    }
+
+    /// Whether a pod with these labels waits for room, in a namespace of `gate.pods`.
+    pub fn gates(&self, labels: &Labels) -> bool {
+        self.gate.as_ref().is_some_and(|(_, pods)| pods.matches(labels))
+    }
+
+    /// Whether a namespace with these labels is one of `gate.pods`.
+    pub fn gates_namespace(&self, labels: &Labels) -> bool {
+        self.gate.as_ref().is_some_and(|(namespaces, _)| namespaces.matches(labels))
+    }
+
+    /// Whether a pod is one of `drainWith`.
+    pub fn drains_with(&self, namespace: &str, labels: &Labels) -> bool {
+        self.spec.drain_with.as_ref().is_some_and(|drain_with| drain_with.namespace == namespace)
+            && self.drain_with.as_ref().is_some_and(|selector| selector.matches(labels))
     }
 
     /// Whether the rules do not hold in a namespace.

@@ -3,10 +3,12 @@
 pub mod classes;
 pub mod effective;
 pub mod native;
+pub mod node;
 pub mod object;
 pub mod quantity;
 pub mod report;
 pub mod review;
+pub mod room;
 pub mod rules;
 pub mod shapes;
 pub mod spot;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm};
 
+use crate::headroom::node::holds;
 use crate::headroom::object::PodSpec;
 
 /// What one term, together with the node selector, demands of each label.
@@ -59,24 +60,5 @@ impl<'a> Demands<'a> {
                 || self.named(key).any(|value| self.allow(key, Some(value)))
                 || others.iter().any(|value| self.allow(key, Some(value)))
         })
-    }
-}
-
-/// Whether a requirement holds for a label's value, or for its absence (`apimachinery/pkg/labels`, Requirement.Matches).
-fn holds(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
-    let values = requirement.values.as_deref().unwrap_or_default();
-    let listed = |value: &str| values.iter().any(|v| v == value);
-    let compare = |greater: bool| match (value.and_then(|v| v.parse::<i64>().ok()), values) {
-        (Some(found), [bound]) => bound.parse::<i64>().is_ok_and(|bound| if greater { found > bound } else { found < bound }),
-        _ => false,
-    };
-    match requirement.operator.as_str() {
-        "In" => value.is_some_and(listed),
-        "NotIn" => !value.is_some_and(listed),
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => compare(true),
-        "Lt" => compare(false),
-        _ => false,
     }
 }
