@@ -25,6 +25,7 @@ fn snapshot(cost: i32, foreign_values: &str) -> Snapshot {
     Snapshot {
         policies: Arc::new(Policies::default().with_policy(policy)),
         headroom: Default::default(),
+        gates: Default::default(),
         costs,
         contested: Default::default(),
     }
@@ -91,7 +92,7 @@ proptest! {
     ) {
         let pool: HeadroomPool = serde_json::from_value(json!({"metadata": {"name": "general"}, "spec": {"rules": {"zeroGracePeriod": "Fix"}}})).unwrap();
         let policies = Arc::new(Policies::default().with_pool(Pool::compile(&pool)));
-        let snapshot = Snapshot { policies, headroom: Default::default(), costs: CostCache::with_capacity(1), contested: Default::default() };
+        let snapshot = Snapshot { policies, headroom: Default::default(), gates: Default::default(), costs: CostCache::with_capacity(1), contested: Default::default() };
         let mut pod = json!({"metadata": {"labels": {"pecking-order.dev/headroom": "general"}}, "spec": {"terminationGracePeriodSeconds": grace, "x": extra}});
         if leave_out {
             pod["spec"].as_object_mut().unwrap().remove("terminationGracePeriodSeconds");

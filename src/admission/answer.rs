@@ -57,6 +57,8 @@ pub enum DenialStatus {
     Invalid,
     /// The thing as such is not permitted.
     Forbidden,
+    /// Not now; whoever asks may come again.
+    TooManyRequests { retry_after_seconds: u32 },
 }
 
 impl DenialStatus {
@@ -64,6 +66,7 @@ impl DenialStatus {
         match self {
             Self::Invalid => 422,
             Self::Forbidden => 403,
+            Self::TooManyRequests { .. } => 429,
         }
     }
 
@@ -71,6 +74,15 @@ impl DenialStatus {
         match self {
             Self::Invalid => "Invalid",
             Self::Forbidden => "Forbidden",
+            Self::TooManyRequests { .. } => "TooManyRequests",
+        }
+    }
+
+    /// The API server makes a `Retry-After` of it.
+    fn retry_after_seconds(self) -> Option<u32> {
+        match self {
+            Self::Invalid | Self::Forbidden => None,
+            Self::TooManyRequests { retry_after_seconds } => Some(retry_after_seconds),
         }
     }
 }
@@ -146,11 +158,14 @@ struct Status {
 }
 
 #[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Details {
     name: String,
     group: String,
     kind: String,
     causes: Vec<Cause>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_seconds: Option<u32>,
 }
 
 impl Answer {
@@ -195,7 +210,13 @@ impl From<Denial> for Status {
             message: printable(&denial.message, TEXT_CHARS),
             reason: denial.status.reason(),
             code: denial.status.code(),
-            details: Details { name: printable(&denial.name, TEXT_CHARS), group: denial.group, kind: denial.kind, causes },
+            details: Details {
+                name: printable(&denial.name, TEXT_CHARS),
+                group: denial.group,
+                kind: denial.kind,
+                causes,
+                retry_after_seconds: denial.status.retry_after_seconds(),
+            },
         }
     }
 }

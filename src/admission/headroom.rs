@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::answer::{Cause, Denial, DenialStatus, Notes};
-use super::{Operation, Request, Snapshot, Unreadable, Validation};
+use super::{Operation, Request, Snapshot, Unreadable, Validation, gates};
 use crate::api::headroom_pool::Mode;
 use crate::headroom::object::Kind;
 use crate::headroom::review::Broken;
@@ -14,6 +14,10 @@ pub fn review(request: &Request<'_>, snapshot: &Snapshot) -> Result<Validation, 
     let kind = Kind::find(&request.kind.group, &request.kind.kind).filter(|_| request.sub_resource.is_empty());
     let looked_at = matches!(request.operation, Operation::Create | Operation::Update);
     let (Some(kind), Some(object)) = (kind, request.object.filter(|_| looked_at)) else { return Ok(Validation::default()) };
+    // A pod that waits for room in vain is nobody's placeholder.
+    if let Some(denial) = gates::denial(request, snapshot)? {
+        return Ok(Validation { denial: Some(denial), notes: Notes::default() });
+    }
     let mut object = Object::read(kind, object.get()).map_err(|source| Unreadable { field: "request.object", source })?;
     // A manifest may leave it to the request.
     object.namespace.clone_from(&request.namespace);

@@ -4,6 +4,8 @@
 //! back what is to be written, and [`crate::cluster::scale_down`] does it.
 
 pub mod answer;
+pub mod claims;
+pub mod gates;
 pub mod headroom;
 pub mod patch;
 pub mod placeholders;
@@ -23,12 +25,14 @@ use crate::api::Policies;
 use crate::cost::CostCache;
 use crate::cost::contested::Contested;
 use crate::headroom::Known;
+use crate::headroom::room::Gates;
 
 /// What a decision may look at: one generation of everything, without any I/O.
 #[derive(Clone)]
 pub struct Snapshot {
     pub policies: Arc<Policies>,
     pub headroom: Known,
+    pub gates: Arc<Gates>,
     pub costs: CostCache,
     /// Whose cost somebody else keeps writing over.
     pub contested: Contested,

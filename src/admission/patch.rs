@@ -1,4 +1,4 @@
-//! The patches that we answer with. There are two, and no others can be made.
+//! The patches that we answer with. There are three, and no others can be made.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -7,6 +7,7 @@ use json_patch::{AddOperation, Patch, PatchOperation, ReplaceOperation};
 use serde_json::{Value, json};
 
 use crate::cost::annotation::{Annotations, COST, MARK};
+use crate::headroom::room::GATE;
 
 /// A patch of a pod, never empty. It is built directly from one or two operations: a patch that is the difference of two
 /// typed objects would remove every field that our types do not know.
@@ -34,6 +35,15 @@ impl PodPatch {
     pub fn zero_grace_period() -> Self {
         let path = PointerBuf::from_tokens(["spec", "terminationGracePeriodSeconds"]);
         Self(Patch(vec![PatchOperation::Replace(ReplaceOperation { path, value: Value::from(0) })]))
+    }
+
+    /// Puts our scheduling gate on a pod, beside those that it has. Only at CREATE: a gate cannot be added later.
+    pub fn gate(has_gates: bool) -> Self {
+        let gate = json!({ "name": GATE });
+        Self(Patch(vec![match has_gates {
+            true => add(["spec", "schedulingGates", "-"], gate),
+            false => add(["spec", "schedulingGates"], json!([gate])),
+        }]))
     }
 
     /// The operations, as JSON.

@@ -280,6 +280,7 @@ mod tests {
             cache.insert(*uid, Cost::unmeasured(*value, *basis, policy.clone()));
         }
         Snapshot {
+            gates: Arc::default(),
             policies: Arc::new(Policies::default().with_policy(policy)),
             headroom: Default::default(),
             costs: cache,

@@ -8,13 +8,16 @@ use anyhow::Context;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
-use kube::core::PartialObjectMeta;
-use kube::{Api, Client};
+use kube::core::{ApiResource, DynamicObject, PartialObjectMeta};
+use kube::{Api, Client, ResourceExt};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::api::HeadroomPool;
 use crate::cluster::autoscalers::{self, Autoscalers};
-use crate::cluster::listing::each;
+use crate::cluster::listing::{each, is_absent};
+use crate::cluster::room::{drain, ungate, watches};
 use crate::cluster::writer::{ApiWriter, OwnCost, PodWriter, Written};
+use crate::headroom::room::GATE;
 
 /// Writes under way at once.
 const PARALLEL: usize = 8;
@@ -39,8 +42,10 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
 async fn clean_up(args: Args, client: &Client) -> anyhow::Result<ExitCode> {
     // First what keeps a workload larger than its owner wants it.
     let floors = let_go(&Autoscalers::new(client.clone()), args.dry_run).await?;
+    // Then what keeps pods from running.
+    let room = give_back_room(client, args.dry_run).await?;
     let costs = take_away_costs(client, &args).await?;
-    Ok(if floors && costs { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if floors && room && costs { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Puts back the minimum of every autoscaler on which a floor is held. Whether all of it could be done.
@@ -70,6 +75,46 @@ async fn let_go(autoscalers: &Autoscalers, dry_run: bool) -> anyhow::Result<bool
         }
     }
     super::print(&format!("{} floors", held.len()))?;
+    Ok(all)
+}
+
+/// Takes our gate from every pod that waits, and gives placeholder workloads that were scaled to zero their number back. Whether all of it
+/// could be done.
+async fn give_back_room(client: &Client, dry_run: bool) -> anyhow::Result<bool> {
+    let mut waiting = Vec::new();
+    let pods: Api<Pod> = Api::all(client.clone());
+    let has_gate = |pod: &Pod| pod.spec.iter().flat_map(|spec| spec.scheduling_gates.iter().flatten()).any(|gate| gate.name == GATE);
+    // A pod with gates has no node.
+    let read = |pod: Pod| waiting.extend(Some(pod).filter(has_gate));
+    each(&pods, ListParams::default().fields("spec.nodeName="), read).await.context("cannot list pods")?;
+    let mut drained = Vec::new();
+    let pools: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::erase::<HeadroomPool>(&()));
+    match each(&pools, ListParams::default(), |pool| drained.extend(watches::read_pool(&pool).status.drained)).await {
+        Ok(()) => {}
+        // Our kinds have gone already.
+        Err(e) if is_absent(&e) => {}
+        Err(e) => return Err(e).context("cannot list headroompools"),
+    }
+    if dry_run {
+        super::print(&format!(
+            "{} pods wait for room and would be let go; {} workloads would be scaled up again",
+            waiting.len(),
+            drained.len()
+        ))?;
+        return Ok(true);
+    }
+    let mut all = true;
+    for pod in &waiting {
+        let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
+        if let Err(why) = ungate(client, &namespace, &name, pod.uid().as_deref()).await {
+            all = false;
+            super::print(&format!("{namespace}/{name}: our scheduling gate cannot be taken away ({why}); try again"))?;
+        }
+    }
+    for workload in &drained {
+        drain::restore(client, workload).await;
+    }
+    super::print(&format!("{} pods that waited for room were let go; {} workloads were looked after", waiting.len(), drained.len()))?;
     Ok(all)
 }
 

@@ -12,6 +12,7 @@ use crate::headroom::report::Level;
 use crate::server::install_crypto_provider;
 
 pub mod check;
+pub mod claim;
 pub mod clean_up;
 pub mod crds;
 pub mod headroom;
@@ -41,6 +42,8 @@ enum Command {
     Import(import::Args),
     /// What there is to know about placeholders
     Headroom(headroom::Args),
+    /// Run a command while it holds the room of a placeholder
+    Claim(claim::Args),
     /// Hold what is in a cluster already against the rules of its pools
     Scan(scan::Args),
     /// Write the rules of pools as ValidatingAdmissionPolicies, which need no pod of ours
@@ -59,6 +62,7 @@ impl Cli {
             Command::Check(args) => check::run(args),
             Command::Import(args) => import::run(args),
             Command::Headroom(args) => headroom::run(args),
+            Command::Claim(args) => claim::run(args),
             Command::Scan(args) => scan::run(args),
             Command::NativePolicies(args) => native_policies::run(args),
             Command::CleanUp(args) => clean_up::run(args),

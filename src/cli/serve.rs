@@ -29,7 +29,7 @@ use crate::cluster::status::Reporter;
 use crate::cluster::truth::Observer;
 use crate::cluster::world::List;
 use crate::cluster::writer::{ApiWriter, PodWriter};
-use crate::cluster::{World, doors, jitter, largest, policies, scan, shapes};
+use crate::cluster::{World, doors, jitter, largest, policies, room, scan, shapes};
 use crate::server::certificates::{self, Keeper};
 use crate::server::config::{Certificates, Config};
 use crate::server::connections::Bounded;
@@ -80,6 +80,7 @@ struct Leading {
     leadership: Leadership,
     reporter: Reporter,
     autoscalers: Autoscalers,
+    writing: Client,
 }
 
 async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<()> {
@@ -106,7 +107,13 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
                 essential.spawn(scan::run(writing.clone(), config.scan, leadership.clone()));
                 essential.spawn(policies::watch_policies(watching.clone(), world.clone(), backends.clone(), reporter.clone()));
                 essential.spawn(policies::watch_pools(watching.clone(), world.clone(), backends.clone(), reporter.clone()));
-                leading = Some(Leading { leases, leadership, reporter, autoscalers: Autoscalers::new(writing.clone()) });
+                leading = Some(Leading {
+                    leases,
+                    leadership,
+                    reporter,
+                    autoscalers: Autoscalers::new(writing.clone()),
+                    writing: writing.clone(),
+                });
             }
             essential.spawn(policies::watch_classes(watching.clone(), world.clone()));
             essential.spawn(shapes::watch(writing.clone(), world.clone()));
@@ -132,6 +139,13 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
         leadership: leading.leadership.clone(),
         metrics: metrics.clone(),
     });
+    if let Some((client, leading)) = client.as_ref().zip(leading.as_ref()) {
+        essential.spawn(room::watches::run(client.clone(), world.clone()));
+        let (leadership, reporter) = (leading.leadership.clone(), leading.reporter.clone());
+        essential.spawn(
+            room::Keeper::new(leading.writing.clone(), world.clone(), leadership, reporter, metrics.clone(), identity.clone()).run(),
+        );
+    }
     let floors = leading.as_ref().map(|leading| Floors {
         world: world.clone(),
         autoscalers: leading.autoscalers.clone(),

@@ -1,6 +1,7 @@
 //! What the conditions of a policy say after a poll. Pure: the same poll gives the same words.
 
 pub mod floor;
+pub mod room;
 
 use crate::api::CostPolicy;
 use crate::api::deletion_cost_policy::ForeignValues;

@@ -3,6 +3,7 @@
 pub mod autoscalers;
 pub mod budget;
 pub mod certificate_authority;
+pub mod claims;
 pub mod conditions;
 pub mod doors;
 pub mod floor;
@@ -17,6 +18,7 @@ pub mod pods;
 pub mod policies;
 pub mod progress;
 pub mod resync;
+pub mod room;
 pub mod scale_down;
 pub mod scan;
 pub mod shapes;

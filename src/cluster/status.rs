@@ -26,7 +26,7 @@ use super::doors::Doors;
 use super::leadership::Leadership;
 use crate::api::deletion_cost_policy::FloorTarget;
 use crate::api::policies::PolicyKey;
-use crate::api::{CostPolicy, DeletionCostPolicy};
+use crate::api::{CostPolicy, DeletionCostPolicy, HeadroomPool};
 use crate::signals::report::Poll;
 
 /// Names us in `managedFields`.
@@ -102,6 +102,14 @@ impl Reporter {
         }
     }
 
+    /// Whether the room of a pool can be given away, at this generation.
+    pub fn room(&self, pool: &str, generation: i64, said: Said) {
+        let id = (HeadroomPool::kind(&()).into_owned(), PolicyKey { namespace: String::new(), name: pool.into() });
+        if let Some(entry) = self.entries().get_mut(&id) {
+            entry.room = Some((said, generation));
+        }
+    }
+
     /// Whether there is a policy of which no version is in force, and which wants a floor on this autoscaler: its document says so, whatever else
     /// is wrong with it.
     pub fn not_in_force_but_wants_floor(&self, namespace: &str, by: Option<&str>, target: &FloorTarget) -> bool {
@@ -115,7 +123,7 @@ impl Reporter {
 
     /// Forgets what only a leader finds out: another one may say otherwise meanwhile.
     fn forget_findings(&self) {
-        self.entries().values_mut().for_each(|entry| (entry.floor, entry.doors) = (None, None));
+        self.entries().values_mut().for_each(|entry| (entry.floor, entry.doors, entry.room) = (None, None, None));
         self.doors.store(None);
     }
 
@@ -225,6 +233,8 @@ struct Entry {
     floor: Option<(Said, i64)>,
     /// Whether scale-downs come to us.
     doors: Option<(Said, i64)>,
+    /// Whether room can be given away.
+    room: Option<(Said, i64)>,
     in_force: bool,
     /// The counts that were written last, and when.
     written: Option<(Value, Instant)>,
@@ -235,13 +245,25 @@ impl Entry {
     fn new(resource: ApiResource, object: DynamicObject, ready: Said) -> Self {
         let in_force = !ready.is_trouble;
         let conditions = conditions_of(&object);
-        Self { resource, object, conditions, ready, polled: None, floor: None, doors: None, in_force, written: None, under_way: false }
+        Self {
+            resource,
+            object,
+            conditions,
+            ready,
+            polled: None,
+            floor: None,
+            doors: None,
+            room: None,
+            in_force,
+            written: None,
+            under_way: false,
+        }
     }
 
     fn document(&mut self, object: DynamicObject, ready: Said, some_version_in_force: bool) {
         if self.object.uid() != object.uid() {
             // Deleted and made anew: nothing that was said about the old one holds.
-            (self.polled, self.floor, self.written) = (None, None, None);
+            (self.polled, self.floor, self.room, self.written) = (None, None, None, None);
         }
         self.in_force = some_version_in_force;
         if !some_version_in_force {
@@ -264,7 +286,7 @@ impl Entry {
             None => Cow::Borrowed(&self.ready),
         };
         let of_poll = polled.into_iter().flat_map(|polled| polled.said.iter().map(|said| (Cow::Borrowed(said), Some(polled.generation))));
-        let others = [&self.doors, &self.floor]
+        let others = [&self.doors, &self.floor, &self.room]
             .into_iter()
             .flatten()
             .filter(|_| self.in_force)
@@ -325,7 +347,9 @@ impl Entry {
         };
         let mut conditions: Vec<Condition> = wanted.iter().map(condition).collect();
         // What a leader before us has found out stands until we have.
-        let is_asked_for = |type_: &str| self.in_force && (type_ == "ScaleDownsReviewed" || (type_ == "FloorHeld" && self.wants_floor()));
+        let is_asked_for = |type_: &str| {
+            self.in_force && (matches!(type_, "ScaleDownsReviewed" | "RoomUsable") || (type_ == "FloorHeld" && self.wants_floor()))
+        };
         let not_yet = |stands: &&Condition| is_asked_for(&stands.type_) && wanted.iter().all(|(said, _)| said.type_ != stands.type_);
         conditions.extend(self.conditions.iter().filter(not_yet).cloned());
         let counts = self.polled.as_ref().map_or(Value::Null, |polled| polled.counts.clone());

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use super::fresh::FreshPolls;
 use super::pods::PodStore;
 use super::progress::Progress;
+use super::room::RoomStore;
 use crate::admission::Snapshot;
 use crate::api::Policies;
 use crate::cost::CostCache;
@@ -31,6 +32,7 @@ pub struct World {
     pub fresh: FreshPolls,
     pub progress: Progress,
     pub contested: Contested,
+    pub room: RoomStore,
     policies_known: AtomicBool,
     pools_known: AtomicBool,
     classes_known: AtomicBool,
@@ -51,6 +53,7 @@ impl Default for World {
             fresh: FreshPolls::default(),
             progress: Progress::default(),
             contested: Contested::default(),
+            room: RoomStore::default(),
             policies_known: AtomicBool::new(false),
             pools_known: AtomicBool::new(false),
             classes_known: AtomicBool::new(false),
@@ -75,6 +78,7 @@ impl World {
         Snapshot {
             policies: self.policies.load_full(),
             headroom: Known { classes: self.classes.load_full(), shapes: self.shapes.load_full(), largest: self.largest.load_full() },
+            gates: self.room.gates(),
             costs: self.costs.clone(),
             contested: self.contested.clone(),
         }

@@ -1,11 +1,12 @@
 //! Our own metrics. Labels come from closed lists: no names of objects or users.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use k8s_openapi::jiff::Timestamp;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, LabelSetEncoder};
 use prometheus_client::metrics::counter::Counter;
@@ -17,12 +18,15 @@ use prometheus_client::registry::Registry;
 
 use crate::api::policies::PolicyKey;
 use crate::cost::census::Census;
+use crate::headroom::room::Ledger;
 use crate::signals::matching::Matched;
 
 /// From a tenth of a millisecond to the longest time-out that a scale-down hook can have.
 const REVIEW_BUCKETS: [f64; 11] = [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0];
 /// Costs are 0 to `maxCost`, which is 1000 by default.
 const COST_BUCKETS: [f64; 10] = [0.0, 20.0, 50.0, 100.0, 200.0, 400.0, 600.0, 800.0, 1000.0, 10_000.0];
+/// From a second to the half hour that a node may take to boot.
+const REFILL_BUCKETS: [f64; 9] = [1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0];
 const POLL_BUCKETS: [f64; 8] = [0.005, 0.025, 0.1, 0.25, 1.0, 2.5, 10.0, 30.0];
 
 /// Two labels whose names are fixed and whose values come from closed lists, or from the server configuration.
@@ -30,8 +34,15 @@ const POLL_BUCKETS: [f64; 8] = [0.005, 0.025, 0.1, 0.25, 1.0, 2.5, 10.0, 30.0];
 struct Pair<const A: usize>(String, &'static str);
 
 /// The label names of a [`Pair`], by its index.
-const NAMES: [[&str; 2]; 5] =
-    [["hook", "outcome"], ["backend", "result"], ["door", "outcome"], ["backend", "outcome"], ["door", "verdict"]];
+const NAMES: [[&str; 2]; 7] = [
+    ["hook", "outcome"],
+    ["backend", "result"],
+    ["door", "outcome"],
+    ["backend", "outcome"],
+    ["door", "verdict"],
+    ["pool", "state"],
+    ["pool", "outcome"],
+];
 
 impl<const A: usize> EncodeLabelSet for Pair<A> {
     fn encode(&self, encoder: &mut LabelSetEncoder) -> Result<(), std::fmt::Error> {
@@ -66,7 +77,25 @@ pub struct Metrics {
     governed_pods: Gauge,
     cached_costs: Gauge,
     certificate_expiry: Gauge<f64, AtomicU64>,
+    slots: Family<Pair<5>, Gauge>,
+    placeholders: Family<Pair<5>, Gauge>,
+    oldest_pending: Family<OfPool, Gauge>,
+    refill_seconds: Family<OfPool, Histogram>,
+    claims: Family<Pair<6>, Counter>,
+    gated_pods: Family<Pair<6>, Counter>,
+    /// Pools of which there are gauges.
+    pools: Mutex<HashSet<String>>,
 }
+
+/// The label `pool`: pools are as few as the operator has written.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfPool {
+    pool: String,
+}
+
+/// The states of a pool's slots, and of its placeholders.
+const SLOTS: [&str; 3] = ["bound", "in_flight", "free"];
+const PLACEHOLDERS: [&str; 4] = ["desired", "pending", "on_spot", "violating"];
 
 impl Default for Metrics {
     fn default() -> Self {
@@ -93,6 +122,13 @@ impl Default for Metrics {
             governed_pods: Gauge::default(),
             cached_costs: Gauge::default(),
             certificate_expiry: Gauge::default(),
+            slots: Family::default(),
+            placeholders: Family::default(),
+            oldest_pending: Family::default(),
+            refill_seconds: Family::new_with_constructor(|| Histogram::new(REFILL_BUCKETS)),
+            claims: Family::default(),
+            gated_pods: Family::default(),
+            pools: Mutex::default(),
             registry: Registry::default(),
         };
         registry.register("build", "The version of the binary", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
@@ -120,6 +156,20 @@ impl Default for Metrics {
         registry.register("governed_pods", "Pods that a policy governs", metrics.governed_pods.clone());
         registry.register("cached_costs", "Costs in the cache", metrics.cached_costs.clone());
         registry.register("certificate_expiry_timestamp_seconds", "When the serving certificate ends", metrics.certificate_expiry.clone());
+        registry.register("headroom_slots", "Slots of a pool's placeholders, by state", metrics.slots.clone());
+        registry.register("headroom_placeholders", "Placeholders of a pool, by state", metrics.placeholders.clone());
+        registry.register(
+            "headroom_oldest_pending_seconds",
+            "Age of the oldest placeholder without a node",
+            metrics.oldest_pending.clone(),
+        );
+        registry.register(
+            "headroom_refill_duration_seconds",
+            "Time from the creation of a placeholder until it has a node",
+            metrics.refill_seconds.clone(),
+        );
+        registry.register("headroom_claims", "Claims, by what became of them", metrics.claims.clone());
+        registry.register("headroom_gated_pods", "Pods that waited for room, by what became of them", metrics.gated_pods.clone());
         Self { registry, ..metrics }
     }
 }
@@ -197,6 +247,58 @@ impl Metrics {
 
     pub fn pod_writes(&self, result: &'static str) {
         self.pod_writes.get_or_create(&[("result", result)]).inc();
+    }
+
+    /// How much room a pool has.
+    pub fn room(&self, pool: &str, ledger: &Ledger, now: Timestamp) {
+        self.pools().insert(pool.to_owned());
+        let set = |family: &Family<Pair<5>, Gauge>, state, value: u32| {
+            family.get_or_create(&Pair(pool.into(), state)).set(value.into());
+        };
+        SLOTS.into_iter().zip([ledger.bound, ledger.in_flight, ledger.free]).for_each(|(state, value)| set(&self.slots, state, value));
+        let placeholders = [ledger.desired, ledger.pending, ledger.on_spot];
+        PLACEHOLDERS.into_iter().zip(placeholders).for_each(|(state, value)| set(&self.placeholders, state, value));
+        let age = ledger.oldest_pending.map_or(0, |since| now.duration_since(since).as_secs().max(0));
+        self.oldest_pending.get_or_create(&OfPool { pool: pool.into() }).set(age);
+    }
+
+    /// Placeholders of a pool that break a rule.
+    pub fn violations(&self, pool: &str, count: u32) {
+        self.placeholders.get_or_create(&Pair(pool.into(), "violating")).set(count.into());
+    }
+
+    /// Forgets pools that are gone.
+    pub fn retain_rooms(&self, is_there: impl Fn(&str) -> bool) {
+        self.pools().retain(|pool| {
+            let stays = is_there(pool);
+            if !stays {
+                SLOTS.into_iter().for_each(|state| {
+                    self.slots.remove(&Pair(pool.clone(), state));
+                });
+                PLACEHOLDERS.into_iter().for_each(|state| {
+                    self.placeholders.remove(&Pair(pool.clone(), state));
+                });
+                self.oldest_pending.remove(&OfPool { pool: pool.clone() });
+            }
+            stays
+        });
+    }
+
+    fn pools(&self) -> std::sync::MutexGuard<'_, HashSet<String>> {
+        self.pools.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A placeholder has got a node, so long after it was made.
+    pub fn refill(&self, pool: &str, took: Duration) {
+        self.refill_seconds.get_or_create(&OfPool { pool: pool.into() }).observe(took.as_secs_f64());
+    }
+
+    pub fn claims(&self, pool: &str, outcome: &'static str) {
+        self.claims.get_or_create(&Pair(pool.into(), outcome)).inc();
+    }
+
+    pub fn gate(&self, pool: &str, outcome: &'static str) {
+        self.gated_pods.get_or_create(&Pair(pool.into(), outcome)).inc();
     }
 
     pub fn certificate_expiry(&self, unix_seconds: i64) {

@@ -21,7 +21,7 @@ use super::metrics::Metrics;
 use crate::admission::answer::Notes;
 use crate::admission::request::{self, Body as ReviewBody};
 use crate::admission::{
-    Answer, Mutation, Request, Unreadable, Validation, headroom, placeholders, pods, policies, priority_classes, scale_downs,
+    Answer, Mutation, Request, Unreadable, Validation, claims, gates, headroom, placeholders, pods, policies, priority_classes, scale_downs,
 };
 use crate::api::{DeletionCostPolicySpec, Problem};
 use crate::cluster::World;
@@ -63,22 +63,35 @@ const HIGHEST_TIMEOUT: Duration = Duration::from_secs(30);
 pub enum Hook {
     Pods,
     Placeholders,
+    Gates,
     PriorityClasses,
     ScaleDowns,
     Headroom,
+    Claims,
     Policies,
 }
 
 impl Hook {
-    pub const ALL: [Self; 6] = [Self::Pods, Self::Placeholders, Self::PriorityClasses, Self::ScaleDowns, Self::Headroom, Self::Policies];
+    pub const ALL: [Self; 8] = [
+        Self::Pods,
+        Self::Placeholders,
+        Self::Gates,
+        Self::PriorityClasses,
+        Self::ScaleDowns,
+        Self::Headroom,
+        Self::Claims,
+        Self::Policies,
+    ];
 
     pub fn path(self) -> &'static str {
         match self {
             Self::Pods => "/mutate/pods",
             Self::Placeholders => "/mutate/placeholders",
+            Self::Gates => "/mutate/gates",
             Self::PriorityClasses => "/mutate/priority-classes",
             Self::ScaleDowns => "/validate/scale-downs",
             Self::Headroom => "/validate/headroom",
+            Self::Claims => "/validate/claims",
             Self::Policies => "/validate/policies",
         }
     }
@@ -88,9 +101,11 @@ impl Hook {
         match self {
             Self::Pods => "pods",
             Self::Placeholders => "placeholders",
+            Self::Gates => "gates",
             Self::PriorityClasses => "priority-classes",
             Self::ScaleDowns => "scale-downs",
             Self::Headroom => "headroom",
+            Self::Claims => "claims",
             Self::Policies => "policies",
         }
     }
@@ -191,8 +206,10 @@ impl Webhook {
         Ok(match hook {
             Hook::Pods => pods::review(request, &self.world.snapshot())?.answer(uid),
             Hook::Placeholders => placeholders::review(request, &self.world.snapshot())?.answer(uid),
+            Hook::Gates => gates::review(request, &self.world.snapshot())?.answer(uid),
             Hook::PriorityClasses => priority_classes::review(request, &self.world.snapshot())?.answer(uid),
             Hook::Headroom => headroom::review(request, &self.world.snapshot())?.answer(uid),
+            Hook::Claims => claims::review(request, &self.world.snapshot())?.answer(uid),
             Hook::Policies => policies::review(request, &self.query_problems())?.answer(uid),
             Hook::ScaleDowns => match scale_downs::read(request)? {
                 None => Validation::default().answer(uid),

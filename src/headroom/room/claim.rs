@@ -23,6 +23,19 @@ pub struct Claim {
     pub conditions: Vec<Condition>,
 }
 
+/// A claim's namespace and name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ClaimName {
+    namespace: String,
+    name: String,
+}
+
+impl ClaimName {
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self { namespace: namespace.into(), name: name.into() }
+    }
+}
+
 /// Why a claim has ended; the reason of its condition `Released`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {

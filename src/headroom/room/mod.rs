@@ -7,14 +7,16 @@
 
 mod claim;
 mod decide;
+mod gates;
 mod pod;
 mod quota;
 
 #[cfg(test)]
 mod model;
 
-pub use claim::{Claim, Ending};
+pub use claim::{Claim, ClaimName, Ending};
 pub use decide::{Decision, Refusal, decide};
+pub use gates::{Gates, Newcomer, Room, Verdict, labels_of};
 pub use pod::{GATE, Owner, Pod};
 pub use quota::Quota;
 
