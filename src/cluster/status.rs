@@ -19,7 +19,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
-use tracing::{info, warn};
+use tracing::warn;
 
 use super::conditions::{self, NONE_HONOURED, Said};
 use super::doors::Doors;
@@ -28,6 +28,10 @@ use crate::api::deletion_cost_policy::FloorTarget;
 use crate::api::policies::PolicyKey;
 use crate::api::{CostPolicy, DeletionCostPolicy, HeadroomPool};
 use crate::signals::report::Poll;
+
+mod polls;
+
+pub use polls::PollReporter;
 
 /// Names us in `managedFields`.
 pub const FIELD_MANAGER: &str = "pecking-order";
@@ -179,37 +183,6 @@ fn wants_floor_on(document: &Value, target: &FloorTarget) -> bool {
 fn counts(poll: &Poll) -> Value {
     let census = &poll.census;
     json!({"pods": census.pods(), "busy": census.busy, "idle": census.idle, "unknown": census.unknown() + census.outranked.count})
-}
-
-/// Says what the polls of one policy come to: in the log of this replica when it changes, and on the status.
-pub struct PollReporter {
-    reporter: Option<Reporter>,
-    last: Vec<Said>,
-}
-
-impl PollReporter {
-    /// Without a reporter, where policies come from files, only the log is told.
-    pub fn new(reporter: Option<Reporter>) -> Self {
-        Self { reporter, last: vec![] }
-    }
-
-    pub fn report(&mut self, policy: &CostPolicy, poll: Poll) {
-        let said = conditions::of_poll(policy, &poll);
-        for now in &said {
-            let before = self.last.iter().find(|before| before.type_ == now.type_);
-            let (namespace, name, condition, reason, message) = (&policy.namespace, &policy.name, now.type_, now.reason, &now.message);
-            match before {
-                Some(before) if !now.differs_in_kind(before.status.as_str(), before.reason) => {}
-                None if !now.is_trouble => {}
-                _ if now.is_trouble => warn!(namespace, policy = name, condition, reason, message),
-                _ => info!(namespace, policy = name, condition, reason, message),
-            }
-        }
-        if let Some(reporter) = &self.reporter {
-            reporter.poll(policy, said.clone(), &poll);
-        }
-        self.last = said;
-    }
 }
 
 /// What the last poll came to.

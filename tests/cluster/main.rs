@@ -17,6 +17,7 @@ mod outage;
 mod own_account;
 mod policies;
 mod requests;
+mod room;
 mod scale_downs;
 mod status;
 
@@ -49,8 +50,9 @@ pub struct Cluster {
 }
 
 /// The themes that need nothing but the installation; the longest tests first.
-const INSTALLED: [&[(&str, Test)]; 11] = [
+const INSTALLED: [&[(&str, Test)]; 12] = [
     scale_downs::TESTS,
+    room::TESTS,
     floor::TESTS,
     equivalence::TESTS,
     connections::TESTS,

@@ -261,7 +261,7 @@ impl Keeper {
         }
         match timeout(CALL_LIMIT, api.patch_status(&pool.name, &by_us(), &Patch::Merge(&patch))).await {
             Ok(Ok(object)) => {
-                self.world.room.apply_pool(pool.name.clone(), read_pool(&object));
+                self.world.room.update_pool(&pool.name, read_pool(&object));
                 true
             }
             // Somebody else has written it; the watch brings it, and wakes us up.
@@ -300,7 +300,7 @@ impl Keeper {
             Ok(Ok(object)) => {
                 if let Some((now, version)) = read_claim(object) {
                     self.count(&claim, &now);
-                    self.world.room.apply_claim(now, version);
+                    self.world.room.update_claim(now, version);
                 }
             }
             Ok(Err(kube::Error::Api(status))) if status.is_conflict() || status.is_not_found() => {}
@@ -330,7 +330,7 @@ impl Keeper {
         match ungate(&self.client, &pod.namespace, &pod.name, Some(&pod.uid)).await {
             Ok(Some(_)) => {
                 // The watch says so too, a moment later.
-                self.world.room.apply_pod(Pod { has_our_gate: false, ..pod.clone() });
+                self.world.room.update_pod(Pod { has_our_gate: false, ..pod.clone() });
                 self.metrics.gate(&pool.name, if has_room { "let_go" } else { "gave_up" });
                 if !has_room {
                     let note = format!("no room in HeadroomPool {} within maxWaitSeconds; the scheduler decides now", pool.name);
@@ -407,7 +407,7 @@ impl Keeper {
             && let Ok(Some(_)) = ungate(&self.client, &pod.namespace, &pod.name, Some(&pod.uid)).await
         {
             info!(namespace = pod.namespace, pod = pod.name, "no pool gates this pod any more; it was let go");
-            self.world.room.apply_pod(Pod { has_our_gate: false, ..Pod::clone(pod) });
+            self.world.room.update_pod(Pod { has_our_gate: false, ..Pod::clone(pod) });
         }
     }
 }

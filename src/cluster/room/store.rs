@@ -126,6 +126,13 @@ impl RoomStore {
         });
     }
 
+    /// What a write of ours has answered. The watch may have told of its end meanwhile: what has gone stays gone.
+    pub fn update_pod(&self, pod: Pod) {
+        self.change(|state| {
+            state.pods.entry(pod.uid.clone()).and_modify(|known| *known = Arc::new(pod));
+        });
+    }
+
     /// A pod has gone. One that belonged to a claim and never had a node is how that claim ends.
     pub fn remove_pod(&self, uid: &str) {
         self.change(|state| {
@@ -196,6 +203,16 @@ impl RoomStore {
         });
     }
 
+    /// As [`Self::update_pod`].
+    pub fn update_claim(&self, claim: Claim, version: String) {
+        self.change(|state| {
+            if let Some(known) = state.claims.get_mut(&claim.uid) {
+                state.versions.insert(claim.uid.clone(), version);
+                *known = Arc::new(claim);
+            }
+        });
+    }
+
     pub fn remove_claim(&self, uid: &str) {
         self.change(|state| {
             state.versions.remove(uid);
@@ -228,6 +245,13 @@ impl RoomStore {
     pub fn apply_pool(&self, name: String, pool: PoolState) {
         self.change(|state| {
             state.pools.insert(name, pool);
+        });
+    }
+
+    /// As [`Self::update_pod`].
+    pub fn update_pool(&self, name: &str, pool: PoolState) {
+        self.change(|state| {
+            state.pools.entry(name.to_owned()).and_modify(|known| *known = pool);
         });
     }
 
