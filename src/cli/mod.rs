@@ -13,6 +13,7 @@ use crate::server::install_crypto_provider;
 
 pub mod check;
 pub mod claim;
+pub mod claim_proxy;
 pub mod clean_up;
 pub mod crds;
 pub mod headroom;
@@ -44,6 +45,8 @@ enum Command {
     Headroom(headroom::Args),
     /// Run a command while it holds the room of a placeholder
     Claim(claim::Args),
+    /// Let a job runner ask for jobs only while there is room
+    ClaimProxy(claim_proxy::Args),
     /// Hold what is in a cluster already against the rules of its pools
     Scan(scan::Args),
     /// Write the rules of pools as ValidatingAdmissionPolicies, which need no pod of ours
@@ -63,6 +66,7 @@ impl Cli {
             Command::Import(args) => import::run(args),
             Command::Headroom(args) => headroom::run(args),
             Command::Claim(args) => claim::run(args),
+            Command::ClaimProxy(args) => claim_proxy::run(args),
             Command::Scan(args) => scan::run(args),
             Command::NativePolicies(args) => native_policies::run(args),
             Command::CleanUp(args) => clean_up::run(args),

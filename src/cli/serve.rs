@@ -1,15 +1,15 @@
 //! `pecking-order serve`: puts the parts together and runs them until it is told to stop.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use axum_server::Handle;
 use axum_server::accept::NoDelayAcceptor;
 use axum_server::tls_rustls::RustlsAcceptor;
-use axum_server::{Handle, Server};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 use tokio::signal::unix::{SignalKind, signal};
@@ -32,17 +32,12 @@ use crate::cluster::writer::{ApiWriter, PodWriter};
 use crate::cluster::{World, doors, jitter, largest, policies, room, scan, shapes};
 use crate::server::certificates::{self, Keeper};
 use crate::server::config::{Certificates, Config};
-use crate::server::connections::Bounded;
+use crate::server::connections::http_server;
 use crate::server::health::{self, Health};
 use crate::server::metrics::Metrics;
 use crate::server::telemetry;
 use crate::server::webhook::Webhook;
 
-/// A new connection must have sent its first request by then.
-const FIRST_REQUEST: Duration = Duration::from_secs(10);
-/// hyper counts idle time between requests into this. The API server keeps connections idle for 90 s and does not repeat a
-/// call on one that was closed under it, so ours must be longer.
-const BETWEEN_REQUESTS: Duration = Duration::from_secs(120);
 /// After the drain, how long reviews that are under way may still take: the longest time-out of a hook.
 const LAST_REVIEWS: Duration = Duration::from_secs(30);
 
@@ -182,8 +177,8 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
     let handle = Handle::new();
     let acceptor = RustlsAcceptor::new(keeper.config()).acceptor(NoDelayAcceptor::new());
     essential.spawn(keeper.run());
-    let server = http_server("listen", config.listen, acceptor)?.handle(handle.clone());
-    let health_server = http_server("healthListen", config.health_listen, NoDelayAcceptor::new())?;
+    let server = http_server("listen", config.listen, acceptor)?.http1_only().handle(handle.clone());
+    let health_server = http_server("healthListen", config.health_listen, NoDelayAcceptor::new())?.http1_only();
     let health_router = health::router(health.clone(), world, metrics).into_make_service();
     essential.spawn(async move {
         if let Err(e) = health_server.serve(health_router).await {
@@ -227,15 +222,6 @@ fn check_backends(world: &World, backends: &governance::Backends) -> anyhow::Res
         }
     }
     Ok(())
-}
-
-/// Both ports have the same bounds on connections and on idle time.
-fn http_server<A>(field: &str, address: SocketAddr, acceptor: A) -> anyhow::Result<Server<SocketAddr, Bounded<A>>> {
-    let listener = TcpListener::bind(address).with_context(|| format!("{field}: cannot listen on {address}"))?;
-    listener.set_nonblocking(true)?;
-    let mut server = axum_server::from_tcp(listener)?.acceptor(Bounded::new(acceptor)).http1_only().first_request_timeout(FIRST_REQUEST);
-    server.http_builder().http1().header_read_timeout(BETWEEN_REQUESTS);
-    Ok(server)
 }
 
 /// On SIGTERM: stop being ready, go on answering until nobody sends any more, finish what is under way.

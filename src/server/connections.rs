@@ -1,9 +1,14 @@
-//! A bound on the number of open connections.
+//! Servers with a bound on the number of open connections, and on idle time.
 
 use std::io;
+use std::net::{SocketAddr, TcpListener};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use axum_server::Server;
 
 use axum_server::accept::Accept;
 use futures::future::BoxFuture;
@@ -13,6 +18,20 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// The API server keeps up to 25 idle connections for each host; ten of them, and as many again under way, are a few hundred.
 /// Each costs some 25 KB.
 const MOST: usize = 1024;
+
+/// A new connection must have sent its first request by then.
+const FIRST_REQUEST: Duration = Duration::from_secs(10);
+/// hyper counts idle time between requests into this. The API server keeps connections idle for 90 s and does not repeat a
+/// call on one that was closed under it, so ours must be longer.
+const BETWEEN_REQUESTS: Duration = Duration::from_secs(120);
+/// Every port has the same bounds. `field` is where the address was written.
+pub fn http_server<A>(field: &str, address: SocketAddr, acceptor: A) -> anyhow::Result<Server<SocketAddr, Bounded<A>>> {
+    let listener = TcpListener::bind(address).with_context(|| format!("{field}: cannot listen on {address}"))?;
+    listener.set_nonblocking(true)?;
+    let mut server = axum_server::from_tcp(listener)?.acceptor(Bounded::new(acceptor)).first_request_timeout(FIRST_REQUEST);
+    server.http_builder().http1().header_read_timeout(BETWEEN_REQUESTS);
+    Ok(server)
+}
 
 /// Accepts connections as `inner` does, up to [`MOST`] at a time; further ones are closed at once.
 #[derive(Clone)]

@@ -10,6 +10,7 @@ mod costs;
 mod doors;
 mod equivalence;
 mod floor;
+mod gitlab;
 mod headroom;
 mod leadership;
 mod order;
@@ -50,8 +51,9 @@ pub struct Cluster {
 }
 
 /// The themes that need nothing but the installation; the longest tests first.
-const INSTALLED: [&[(&str, Test)]; 12] = [
+const INSTALLED: [&[(&str, Test)]; 13] = [
     scale_downs::TESTS,
+    gitlab::TESTS,
     room::TESTS,
     floor::TESTS,
     equivalence::TESTS,
@@ -177,6 +179,11 @@ impl Cluster {
     /// `ordinary` is authenticated, and has no rights of its own.
     pub fn kubeconfig(&self, user: &str) -> PathBuf {
         self.plane.kubeconfig(user)
+    }
+
+    /// A directory that goes with the control plane.
+    pub fn directory(&self) -> &Path {
+        self.plane.directory()
     }
 
     pub fn make_namespace(&self, name: &str) -> anyhow::Result<()> {

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 pub use installation::Installation;
 pub use kubectl::Kubectl;
-pub use plane::ControlPlane;
+pub use plane::{ControlPlane, free_ports};
 pub use prometheus::{Exporter, Prometheus};
 pub use standalone::Server;
 pub use workbench::{Door, Site, Workbench};
