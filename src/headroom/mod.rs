@@ -12,6 +12,7 @@ pub mod room;
 pub mod rules;
 pub mod shapes;
 pub mod spot;
+pub mod wave;
 
 pub use classes::{Class, Classes};
 pub use object::Object;

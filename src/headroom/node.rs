@@ -96,7 +96,7 @@ impl Node {
 }
 
 /// Why a node takes no pod of a kind.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Refusal {
     Selector(String),
     /// A taint that the pod does not tolerate.
