@@ -52,7 +52,7 @@ generate: ## Write manifests/crds, manifests/native-policies and manifests/insta
 	for file in manifests/base/10-*.yaml manifests/crds/*.yaml manifests/base/[2-9]*.yaml; do echo ---; cat $$file; done > manifests/install.yaml
 
 bench: ## Measure and print: the pure core, polls, the server beside its floors, scale-downs on a real control plane
-	cargo bench --quiet --bench core --bench poll --bench check --bench wire --bench scale_down
+	cargo bench --quiet --bench core --bench poll --bench check --bench plan --bench wire --bench scale_down
 
 image: ## Build the container image with the engine at hand
 	docker build --tag pecking-order:0.1.0 .

@@ -5,6 +5,7 @@ pub mod effective;
 pub mod native;
 pub mod node;
 pub mod object;
+pub mod placeholder;
 pub mod quantity;
 pub mod report;
 pub mod review;

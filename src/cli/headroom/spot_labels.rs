@@ -1,38 +1,22 @@
-//! `pecking-order headroom`: what there is to know about placeholders.
+//! `pecking-order headroom spot-labels`: the built-in table.
 
 use std::process::ExitCode;
 
-use clap::{Subcommand, ValueEnum};
 use comfy_table::Table;
 use comfy_table::presets::ASCII_MARKDOWN;
 
+use super::Output;
 use crate::headroom::spot::built_in;
 
 #[derive(clap::Args)]
 pub struct Args {
-    #[command(subcommand)]
-    what: What,
-}
-
-#[derive(Subcommand)]
-enum What {
-    /// Print the node labels by which spot nodes are told
-    SpotLabels {
-        /// How to print
-        #[arg(short, long, value_enum, default_value_t = Output::Table)]
-        output: Output,
-    },
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Output {
-    Table,
-    Json,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    output: Output,
 }
 
 pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let What::SpotLabels { output } = args.what;
-    super::print(&match output {
+    crate::cli::print(&match args.output {
         Output::Json => serde_json::to_string_pretty(&built_in())?,
         Output::Table => {
             let mut table = Table::new();
