@@ -103,6 +103,15 @@ pub enum Refusal {
     Taint(String),
 }
 
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Selector(what) => write!(f, "the node does not meet its {what}"),
+            Self::Taint(key) => write!(f, "it does not tolerate the taint {key}"),
+        }
+    }
+}
+
 /// Whether a toleration lets a pod onto nodes with a taint (`k8s.io/component-helpers/scheduling`, ToleratesTaint).
 fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let text = |field: &Option<String>| field.clone().unwrap_or_default();

@@ -16,6 +16,7 @@ mod leadership;
 mod order;
 mod outage;
 mod own_account;
+mod plan;
 mod policies;
 mod requests;
 mod room;
@@ -51,8 +52,9 @@ pub struct Cluster {
 }
 
 /// The themes that need nothing but the installation; the longest tests first.
-const INSTALLED: [&[(&str, Test)]; 13] = [
+const INSTALLED: [&[(&str, Test)]; 14] = [
     scale_downs::TESTS,
+    plan::TESTS,
     gitlab::TESTS,
     room::TESTS,
     floor::TESTS,

@@ -60,7 +60,9 @@ impl std::fmt::Display for Useless {
         match self {
             Self::CannotPreempt { why } => write!(f, "the workload of spec.shape {why}: it can never take a placeholder's room"),
             Self::TooSmall { held, wanted } => write!(f, "a placeholder holds {held}, and the workload of spec.shape needs {wanted}"),
-            Self::OtherNodes { node } => write!(f, "the workload of spec.shape may not run on node {node}, where a placeholder is"),
+            Self::OtherNodes { node, why } => {
+                write!(f, "the workload of spec.shape may not run on node {node}, where a placeholder is: {why}")
+            }
         }
     }
 }

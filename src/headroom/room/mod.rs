@@ -81,7 +81,7 @@ pub enum Useless {
     /// C6.
     TooSmall { held: String, wanted: String },
     /// Every one is on a node where such a pod may not run.
-    OtherNodes { node: String },
+    OtherNodes { node: String, why: String },
 }
 
 impl Ledger {
@@ -133,8 +133,8 @@ impl View<'_> {
         if let Some(why) = self.cannot_preempt(shape, placeholder.priority) {
             return Err(Useless::CannotPreempt { why });
         }
-        if node.refuses(shape).is_some() {
-            return Err(Useless::OtherNodes { node: node.name.clone() });
+        if let Some(refusal) = node.refuses(shape) {
+            return Err(Useless::OtherNodes { node: node.name.clone(), why: refusal.to_string() });
         }
         let times = wanted.iter().map(|(resource, wanted)| placeholder.request.get(resource).map_or(0, |held| held.nanos / wanted.nanos));
         match times.min().unwrap_or(1) {

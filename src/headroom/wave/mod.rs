@@ -259,11 +259,16 @@ impl Cluster {
     fn describe(&self, options: &Options<'_>, pods: &[&Pod], bins: &[Bin], packing: Packing, plan: &mut Plan) {
         let mut needs = need::needed(self, options, pods, bins, &packing);
         let packing = needs.packing.take().unwrap_or(packing);
-        let promised = schedule::placed_in_every_order(pods, bins);
+        let mut promised = schedule::placed_in_every_order(pods, bins);
         for (pod, bin) in &packing.placed {
             let doubt = match pods[*pod].kind.not_modelled {
                 Some(what) => Some(format!("{what} is not looked at")),
-                None => (!promised[*pod]).then(|| "it depends on the order in which the pods come".to_owned()),
+                None => {
+                    let left = promised.entry(Arc::as_ptr(&pods[*pod].kind)).or_default();
+                    let doubt = (*left == 0).then(|| "it depends on the order in which the pods come".to_owned());
+                    *left = left.saturating_sub(1);
+                    doubt
+                }
             };
             let amounts = pods[*pod].kind.request.clone();
             plan.placed.push(Placed {

@@ -1,10 +1,11 @@
 //! What the scheduler would make of a wave: it does not pack. Each pod goes where most is left, in the order of coming, and takes placeholders
 //! only where nothing is free. A pod is promised a place only where it has one in every order that is tried.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::Pod;
 use super::pack::{Bin, candidates, largest_first};
+use super::{Pod, PodKind};
 
 /// Steps of all orders together: one pod looking at one node.
 const STEPS: usize = 60_000_000;
@@ -15,8 +16,8 @@ const ORDERS: usize = 8;
 /// Of a wave of at most so many pods, every order is tried.
 const ALL_ORDERS: usize = 6;
 
-/// Which pods have a place in every order.
-pub fn placed_in_every_order(pods: &[&Pod], bins: &[Bin]) -> Vec<bool> {
+/// How many pods of each kind, by its address, have a place in every order. Which of them it is makes no difference.
+pub fn placed_in_every_order(pods: &[&Pod], bins: &[Bin]) -> HashMap<*const PodKind, usize> {
     let candidates = candidates(pods, bins);
     let steps: usize = pods.iter().map(|pod| candidates[&Arc::as_ptr(&pod.kind)].len()).sum();
     let largest = largest_first(pods, bins);
@@ -27,11 +28,13 @@ pub fn placed_in_every_order(pods: &[&Pod], bins: &[Bin]) -> Vec<bool> {
         let both_ways = [largest.clone(), largest.iter().rev().copied().collect()];
         both_ways.into_iter().chain((2..count).map(|seed| mixed(pods.len(), seed as u64))).collect()
     };
-    let mut always = vec![true; pods.len()];
+    let mut always: HashMap<*const PodKind, usize> = HashMap::new();
+    pods.iter().for_each(|pod| *always.entry(Arc::as_ptr(&pod.kind)).or_default() += 1);
     for mut order in orders {
-        let mut bins = bins.to_vec();
         // The queue is by priority first.
         order.sort_by_key(|pod| std::cmp::Reverse(pods[*pod].kind.priority));
+        let mut bins = bins.to_vec();
+        let mut placed: HashMap<*const PodKind, usize> = HashMap::new();
         for pod in order {
             let kind = &pods[pod].kind;
             let open = &candidates[&Arc::as_ptr(kind)];
@@ -41,8 +44,9 @@ pub fn placed_in_every_order(pods: &[&Pod], bins: &[Bin]) -> Vec<bool> {
                 let with_victims = open.iter().filter_map(|bin| Some((bins[*bin].victims(kind)?.len(), *bin)));
                 with_victims.min().map(|(_, bin)| bin)
             });
-            always[pod] &= best.is_some_and(|bin| bins[bin].place(kind));
+            *placed.entry(Arc::as_ptr(kind)).or_default() += usize::from(best.is_some_and(|bin| bins[bin].place(kind)));
         }
+        always.iter_mut().for_each(|(kind, count)| *count = (*count).min(placed.get(kind).copied().unwrap_or(0)));
     }
     always
 }

@@ -230,8 +230,11 @@ proptest! {
         order.sort_by_key(|i| (*i as u64 + 1).wrapping_mul(seed | 1).rotate_left(17));
         if pods.len() <= 6 {
             let unlucky = come_in_order(&pods, &order, &nodes);
-            let broken = plan.placed.iter().filter(|placed| placed.will_run && unlucky.contains(&placed.name)).count();
-            prop_assert_eq!(broken, 0, "{:?} {:?}", unlucky, plan.placed);
+            for cpu in 1..6_i64 {
+                let promised = plan.placed.iter().filter(|placed| placed.will_run && placed.amounts[0] == cpu * 1000).count();
+                let lucky = (0..pods.len()).filter(|i| pods[*i] == cpu && !unlucky.contains(&format!("pod-{i}"))).count();
+                prop_assert!(promised <= lucky, "{promised} of {cpu} CPUs were promised, and {lucky} run: {unlucky:?}");
+            }
         }
     }
 }
