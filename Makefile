@@ -35,7 +35,7 @@ lint: ## Check format and clippy; warnings are errors
 	cargo clippy --quiet --workspace --all-targets -- --deny warnings
 
 unit: ## Run unit, golden, property, wire, image and drift tests
-	cargo test --quiet --workspace --lib --test architecture --test documentation --test image --test import --test check --test backends --test prometheus --test patches --test races --test wire
+	cargo test --quiet --workspace --lib --test alerts --test architecture --test documentation --test image --test import --test check --test backends --test prometheus --test patches --test races --test wire
 
 cluster: ## Run the tests on a real control plane (builds it the first time)
 	cargo test --quiet --test cluster

@@ -29,7 +29,7 @@ use crate::cluster::status::Reporter;
 use crate::cluster::truth::Observer;
 use crate::cluster::world::List;
 use crate::cluster::writer::{ApiWriter, PodWriter};
-use crate::cluster::{World, doors, jitter, largest, policies, room, scan, shapes};
+use crate::cluster::{World, doors, jitter, largest, policies, room, scan, shapes, waves};
 use crate::server::certificates::{self, Keeper};
 use crate::server::config::{Certificates, Config};
 use crate::server::connections::http_server;
@@ -100,6 +100,8 @@ async fn serve(args: Args, config: Config, directory: &Path) -> anyhow::Result<(
                 let installed = doors::watch(writing.clone(), config.webhook_configuration(), leadership.clone(), reporter.clone());
                 essential.spawn(installed);
                 essential.spawn(scan::run(writing.clone(), config.scan, leadership.clone()));
+                let (leads, counted) = (leadership.clone(), metrics.clone());
+                essential.spawn(waves::run(writing.clone(), config.waves.clone(), world.clone(), leads, counted));
                 essential.spawn(policies::watch_policies(watching.clone(), world.clone(), backends.clone(), reporter.clone()));
                 essential.spawn(policies::watch_pools(watching.clone(), world.clone(), backends.clone(), reporter.clone()));
                 leading = Some(Leading {

@@ -25,6 +25,7 @@ pub mod shapes;
 pub mod standalone;
 pub mod status;
 pub mod truth;
+pub mod waves;
 pub mod world;
 pub mod writer;
 

@@ -14,7 +14,7 @@ use crate::api::documents;
 use crate::cluster::budget::Limits;
 use crate::cluster::governance::Backends;
 use crate::cluster::scale_down::Settle;
-use crate::cluster::scan;
+use crate::cluster::{scan, waves};
 use crate::signals::BackendConfig;
 
 /// One YAML file. Paths in it are relative to the directory that holds it.
@@ -43,6 +43,9 @@ pub struct Config {
     /// Reports on what is in the cluster already.
     #[serde(default)]
     pub scan: scan::Config,
+    /// Whether the worst spot reclaim would find room, as a metric.
+    #[serde(default)]
+    pub waves: waves::Config,
     /// How long after SIGTERM reviews are still accepted: the API server needs a moment to stop sending them.
     #[serde(default = "default_drain_seconds")]
     pub drain_seconds: u64,
@@ -122,7 +125,13 @@ impl Config {
         })?;
         let drain = config.drain_seconds;
         anyhow::ensure!(drain <= 300, "{}: drainSeconds: found {drain}, wanted 0 to 300", file.display());
-        if let Some(problem) = config.writes.problem().or(config.scale_downs.settle_milliseconds.problem()).or(config.scan.problem()) {
+        if let Some(problem) = config
+            .writes
+            .problem()
+            .or(config.scale_downs.settle_milliseconds.problem())
+            .or(config.scan.problem())
+            .or(config.waves.problem())
+        {
             anyhow::bail!("{}: {problem}", file.display());
         }
         Ok(config)

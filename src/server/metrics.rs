@@ -82,6 +82,8 @@ pub struct Metrics {
     oldest_pending: Family<OfPool, Gauge>,
     refill_seconds: Family<OfPool, Histogram>,
     claims: Family<Pair<6>, Counter>,
+    wave_pods: Family<One, Gauge>,
+    wave_needed: Gauge,
     gated_pods: Family<Pair<6>, Counter>,
     /// Pools of which there are gauges.
     pools: Mutex<HashSet<String>>,
@@ -95,7 +97,7 @@ struct OfPool {
 
 /// The states of a pool's slots, and of its placeholders.
 const SLOTS: [&str; 3] = ["bound", "in_flight", "free"];
-const PLACEHOLDERS: [&str; 4] = ["desired", "pending", "on_spot", "violating"];
+const PLACEHOLDERS: [&str; 5] = ["desired", "bound", "pending", "on_spot", "violating"];
 
 impl Default for Metrics {
     fn default() -> Self {
@@ -127,6 +129,8 @@ impl Default for Metrics {
             oldest_pending: Family::default(),
             refill_seconds: Family::new_with_constructor(|| Histogram::new(REFILL_BUCKETS)),
             claims: Family::default(),
+            wave_pods: Family::default(),
+            wave_needed: Gauge::default(),
             gated_pods: Family::default(),
             pools: Mutex::default(),
             registry: Registry::default(),
@@ -169,6 +173,12 @@ impl Default for Metrics {
             metrics.refill_seconds.clone(),
         );
         registry.register("headroom_claims", "Claims, by what became of them", metrics.claims.clone());
+        registry.register(
+            "headroom_wave_pods",
+            "Pods of the worst spot reclaim, by whether they would find room",
+            metrics.wave_pods.clone(),
+        );
+        registry.register("headroom_wave_placeholders_needed", "Further placeholders that would make it fit", metrics.wave_needed.clone());
         registry.register("headroom_gated_pods", "Pods that waited for room, by what became of them", metrics.gated_pods.clone());
         Self { registry, ..metrics }
     }
@@ -256,7 +266,7 @@ impl Metrics {
             family.get_or_create(&Pair(pool.into(), state)).set(value.into());
         };
         SLOTS.into_iter().zip([ledger.bound, ledger.in_flight, ledger.free]).for_each(|(state, value)| set(&self.slots, state, value));
-        let placeholders = [ledger.desired, ledger.pending, ledger.on_spot];
+        let placeholders = [ledger.desired, ledger.healthy, ledger.pending, ledger.on_spot];
         PLACEHOLDERS.into_iter().zip(placeholders).for_each(|(state, value)| set(&self.placeholders, state, value));
         let age = ledger.oldest_pending.map_or(0, |since| now.duration_since(since).as_secs().max(0));
         self.oldest_pending.get_or_create(&OfPool { pool: pool.into() }).set(age);
@@ -295,6 +305,20 @@ impl Metrics {
 
     pub fn claims(&self, pool: &str, outcome: &'static str) {
         self.claims.get_or_create(&Pair(pool.into(), outcome)).inc();
+    }
+
+    /// What the worst spot reclaim comes to.
+    pub fn wave(&self, fit: usize, left: usize, needed: usize) {
+        let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.wave_pods.get_or_create(&[("state", "fit")]).set(number(fit));
+        self.wave_pods.get_or_create(&[("state", "do_not_fit")]).set(number(left));
+        self.wave_needed.set(number(needed));
+    }
+
+    /// This replica does not know, or not any more.
+    pub fn no_wave(&self) {
+        self.wave_pods.clear();
+        self.wave_needed.set(0);
     }
 
     pub fn gate(&self, pool: &str, outcome: &'static str) {

@@ -55,7 +55,9 @@ pub struct View<'a> {
 pub struct Ledger {
     /// Placeholders that there are and that are not on their way out.
     pub desired: u32,
-    /// Slots of those that are bound to a node that will last.
+    /// How many of those are bound to a node that will last.
+    pub healthy: u32,
+    /// The slots of these.
     pub bound: u32,
     /// Placeholders without a node, and since when the oldest waits.
     pub pending: u32,
@@ -109,6 +111,7 @@ impl Ledger {
             if node.unfit().is_some() {
                 continue;
             }
+            ledger.healthy += 1;
             match view.slots(pod, node, wanted.as_ref()) {
                 Ok(slots) => ledger.bound += slots,
                 Err(useless) => ledger.useless = Some(useless),

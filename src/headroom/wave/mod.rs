@@ -13,12 +13,12 @@ mod schedule;
 mod tests;
 
 pub use need::Need;
-pub use read::{Malformed, Reader};
+pub use read::{IsPlaceholder, Malformed, Reader};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::effective::{Resources, amount_in_words};
 use super::node::Node;
@@ -31,9 +31,11 @@ use pack::{Bin, Packing, Unplaced};
 const PLACEHOLDER_PRIORITY: i32 = -10;
 
 /// Which spot nodes are reclaimed together.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
 pub enum Domain {
     /// A provider takes back an instance type in a zone.
+    #[default]
     ZoneAndType,
     NodePool,
     /// Nodes with the same value of this label.
@@ -51,6 +53,18 @@ const NODE_POOL_LABELS: [&str; 6] = [
 ];
 const ZONE: &str = "topology.kubernetes.io/zone";
 const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
+
+impl TryFrom<String> for Domain {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        match (text.as_str(), text.strip_prefix("label=")) {
+            ("zone-type", _) => Ok(Self::ZoneAndType),
+            ("node-pool", _) => Ok(Self::NodePool),
+            (_, Some(key)) if !key.is_empty() => Ok(Self::Label(key.into())),
+            _ => Err(format!("found `{text}`, wanted zone-type, node-pool or label=KEY")),
+        }
+    }
+}
 
 impl Domain {
     /// The domain of a node.

@@ -12,10 +12,11 @@ struct Part {
     module: &'static str,
 }
 
-const PARTS: [Part; 3] = [
+const PARTS: [Part; 4] = [
     Part { directory: "kubernetes", module: "k8s.io/kubernetes" },
     Part { directory: "kwok", module: "sigs.k8s.io/kwok" },
     Part { directory: "prometheus", module: "github.com/prometheus/prometheus" },
+    Part { directory: "promtool", module: "github.com/prometheus/prometheus" },
 ];
 
 /// Where the built programs are.

@@ -12,8 +12,8 @@ use anyhow::{Context, bail, ensure};
 use clap::ValueEnum;
 
 use crate::api::headroom_pool::Placeholders;
-use crate::api::policies::Labels;
 use crate::api::{HeadroomPoolSpec, Policies, Pool, documents};
+use crate::cluster::waves::{self, is_placeholder};
 use crate::headroom::effective::Resources;
 use crate::headroom::quantity::Quantity;
 use crate::headroom::spot;
@@ -67,12 +67,7 @@ fn pair(text: &str) -> Result<(String, String), String> {
 }
 
 fn domain(text: &str) -> Result<Domain, String> {
-    match (text, text.strip_prefix("label=")) {
-        ("zone-type", _) => Ok(Domain::ZoneAndType),
-        ("node-pool", _) => Ok(Domain::NodePool),
-        (_, Some(key)) if !key.is_empty() => Ok(Domain::Label(key.into())),
-        _ => Err(format!("found `{text}`, wanted zone-type, node-pool or label=KEY")),
-    }
+    text.to_owned().try_into()
 }
 
 fn shape(text: &str) -> Result<Resources, String> {
@@ -101,7 +96,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     crate::cli::with_cluster(async |client| {
         let pools = if pools.pools().next().is_none() { sources::pools(&client).await? } else { pools };
         let is_placeholder = is_placeholder(&pools);
-        let cluster = sources::from_cluster(&client, &is_placeholder).await?;
+        let cluster = waves::read(&client, &is_placeholder).await?;
         report(&args, &cluster, &pools)
     })
 }
@@ -125,14 +120,6 @@ fn pools(args: &Args) -> anyhow::Result<Policies> {
         policies = policies.with_pool(Pool::compile(&crate::api::HeadroomPool::new("--placeholders", spec)));
     }
     Ok(policies)
-}
-
-/// Whether some pool marks a pod. The mark label counts whether or not its pool is known.
-fn is_placeholder(pools: &Policies) -> impl Fn(&Labels, Option<&str>) -> bool + Sync {
-    move |labels, class| {
-        let is_marked = |pool: &std::sync::Arc<Pool>| pool.marks_labels(labels) || class.is_some_and(|class| pool.marks_class(class));
-        labels.contains_key(crate::api::HEADROOM_LABEL) || pools.pools().any(is_marked)
-    }
 }
 
 fn report(args: &Args, cluster: &Cluster, pools: &Policies) -> anyhow::Result<ExitCode> {

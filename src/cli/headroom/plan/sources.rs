@@ -1,4 +1,4 @@
-//! Where nodes and pods come from: files, in pieces and by several readers, since a large cluster's are a gigabyte; or the cluster at hand.
+//! Nodes and pods from files, in pieces and by several readers: a large cluster's are a gigabyte. And the pools of the cluster at hand.
 
 use std::fs::File;
 use std::io::{Read, stdin};
@@ -6,15 +6,13 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError, mpsc};
 
 use anyhow::{Context, bail};
-use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::ListParams;
 use kube::core::DynamicObject;
 use kube::{Api, Client};
 
-use crate::api::policies::Labels;
 use crate::api::{HeadroomPool, Policies};
 use crate::cluster::listing::{each, is_absent, usable};
-use crate::headroom::wave::{Cluster, Reader};
+use crate::headroom::wave::{Cluster, IsPlaceholder, Reader};
 
 /// Read from a file at once.
 const CHUNK: usize = 1 << 20;
@@ -26,7 +24,7 @@ const WAITING: usize = 8;
 const MOST_BYTES: usize = 8 << 20;
 
 /// Reads files.
-pub fn from_files(files: &[PathBuf], is_placeholder: &(dyn Fn(&Labels, Option<&str>) -> bool + Sync)) -> anyhow::Result<Cluster> {
+pub fn from_files(files: &[PathBuf], is_placeholder: IsPlaceholder<'_>) -> anyhow::Result<Cluster> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let (sender, receiver) = mpsc::sync_channel::<Vec<Vec<u8>>>(WAITING);
     let receiver = Mutex::new(receiver);
@@ -186,29 +184,6 @@ pub async fn pools(client: &Client) -> anyhow::Result<Policies> {
         Err(e) => return Err(e).context("cannot list headroompools"),
     }
     Ok(policies)
-}
-
-/// Reads the cluster at hand.
-pub async fn from_cluster(client: &Client, is_placeholder: &(dyn Fn(&Labels, Option<&str>) -> bool + Sync)) -> anyhow::Result<Cluster> {
-    let mut reader = Reader::default();
-    let mut failed = None;
-    let mut read = |kind: &str, object: serde_json::Result<serde_json::Value>| {
-        let read = object.map(|mut object| {
-            object["kind"] = kind.into();
-            reader.read(object.to_string().as_bytes(), is_placeholder)
-        });
-        match read {
-            Ok(Ok(())) => {}
-            Ok(Err(e)) => failed = Some(anyhow::Error::from(e)),
-            Err(e) => failed = Some(e.into()),
-        }
-    };
-    let nodes: Api<Node> = Api::all(client.clone());
-    each(&nodes, ListParams::default(), |node| read("Node", serde_json::to_value(node))).await.context("cannot list nodes")?;
-    let pods: Api<Pod> = Api::all(client.clone());
-    each(&pods, ListParams::default(), |pod| read("Pod", serde_json::to_value(pod))).await.context("cannot list pods")?;
-    failed.map_or(Ok(()), Err)?;
-    Ok(Reader::cluster([reader]))
 }
 
 #[cfg(test)]
