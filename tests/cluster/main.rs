@@ -20,6 +20,7 @@ mod plan;
 mod policies;
 mod requests;
 mod room;
+mod runners;
 mod scale_downs;
 mod status;
 
@@ -52,8 +53,9 @@ pub struct Cluster {
 }
 
 /// The themes that need nothing but the installation; the longest tests first.
-const INSTALLED: [&[(&str, Test)]; 14] = [
+const INSTALLED: [&[(&str, Test)]; 15] = [
     scale_downs::TESTS,
+    runners::TESTS,
     plan::TESTS,
     gitlab::TESTS,
     room::TESTS,
