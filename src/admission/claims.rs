@@ -4,15 +4,16 @@ use serde_json::Value;
 
 use super::answer::{Cause, Denial, DenialStatus, Notes};
 use super::{Operation, Request, Snapshot, Unreadable, Validation};
-use crate::api::documents::{nearest, typed};
+use crate::api::documents::{Document, nearest};
 use crate::api::{HeadroomClaim, Problem};
 
 pub fn review(request: &Request<'_>, snapshot: &Snapshot) -> Result<Validation, Unreadable> {
     let is_new = request.operation == Operation::Create && request.sub_resource.is_empty();
     let Some(object) = request.object.filter(|_| is_new) else { return Ok(Validation::default()) };
     let object: Value = serde_json::from_str(object.get()).map_err(|source| Unreadable { field: "request.object", source })?;
-    let (status, problems) = match typed::<HeadroomClaim>(object) {
-        Ok(claim) => problems(request, &claim, snapshot),
+    let (status, problems) = match Document::from_value("HeadroomClaim", object) {
+        Ok(Document::HeadroomClaim(claim)) => problems(request, &claim, snapshot),
+        Ok(_) => return Ok(Validation::default()),
         Err(message) => {
             let (path, what) = message.split_once(": ").unwrap_or(("", &message));
             (DenialStatus::Invalid, vec![Problem::new(path, what, "a HeadroomClaim")])

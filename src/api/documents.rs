@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 
-use super::{API_VERSION, DeletionCostPolicy, HeadroomPool, Problem};
+use super::{API_VERSION, DeletionCostPolicy, HeadroomClaim, HeadroomPool, Problem};
 
 /// The largest policy file that is read. A policy is a few KiB; a larger file is a mistake, such as a log.
 const MAX_FILE_BYTES: u64 = 4 << 20;
@@ -18,6 +18,7 @@ const MAX_FILE_BYTES: u64 = 4 << 20;
 pub enum Document {
     DeletionCostPolicy(Box<DeletionCostPolicy>),
     HeadroomPool(Box<HeadroomPool>),
+    HeadroomClaim(Box<HeadroomClaim>),
 }
 
 impl Document {
@@ -26,6 +27,7 @@ impl Document {
         match self {
             Self::DeletionCostPolicy(policy) => policy.spec.problems(),
             Self::HeadroomPool(pool) => pool.spec.problems(),
+            Self::HeadroomClaim(claim) => claim.spec.problems(),
         }
     }
 
@@ -34,6 +36,7 @@ impl Document {
         let (kind, metadata) = match self {
             Self::DeletionCostPolicy(policy) => ("DeletionCostPolicy", &policy.metadata),
             Self::HeadroomPool(pool) => ("HeadroomPool", &pool.metadata),
+            Self::HeadroomClaim(claim) => ("HeadroomClaim", &claim.metadata),
         };
         (kind, metadata.namespace.as_deref().unwrap_or("default"), metadata.name.as_deref().unwrap_or_default())
     }
@@ -43,6 +46,7 @@ impl Document {
         match kind {
             "DeletionCostPolicy" => typed(value).map(|d| Self::DeletionCostPolicy(Box::new(d))),
             "HeadroomPool" => typed(value).map(|d| Self::HeadroomPool(Box::new(d))),
+            "HeadroomClaim" => typed(value).map(|d| Self::HeadroomClaim(Box::new(d))),
             other => Err(unknown_kind(other)),
         }
     }
@@ -197,6 +201,7 @@ fn read_one(text: &str) -> Result<Option<Document>, Misread> {
     let document = match header.kind.as_str() {
         "DeletionCostPolicy" => both(text, tree).map(|d| Document::DeletionCostPolicy(Box::new(d)))?,
         "HeadroomPool" => both(text, tree).map(|d| Document::HeadroomPool(Box::new(d)))?,
+        "HeadroomClaim" => both(text, tree).map(|d| Document::HeadroomClaim(Box::new(d)))?,
         other => return Err((Some((1, 1)), unknown_kind(other))),
     };
     match header.metadata.name {
@@ -228,7 +233,7 @@ pub(crate) fn yaml<T: DeserializeOwned>(text: &str) -> Result<T, Misread> {
 }
 
 /// Reads a tree into a type; the message names the path, and for an unknown field the nearest known one.
-pub(crate) fn typed<T: DeserializeOwned>(value: Value) -> Result<T, String> {
+fn typed<T: DeserializeOwned>(value: Value) -> Result<T, String> {
     serde_path_to_error::deserialize(value).map_err(|e| {
         let path = match e.path().to_string() {
             root if root == "." => "the document".into(),
@@ -240,7 +245,7 @@ pub(crate) fn typed<T: DeserializeOwned>(value: Value) -> Result<T, String> {
 }
 
 fn unknown_kind(found: &str) -> String {
-    let known = ["DeletionCostPolicy", "HeadroomPool"];
+    let known = ["DeletionCostPolicy", "HeadroomPool", "HeadroomClaim"];
     let hint = nearest(found, known.into_iter()).map(|name| format!("; did you mean {name}?")).unwrap_or_default();
     format!("kind: found `{found}`, wanted {}{hint}", known.join(" or "))
 }

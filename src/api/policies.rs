@@ -135,6 +135,8 @@ impl Policies {
         match document {
             Document::DeletionCostPolicy(policy) => self.with_policy(CostPolicy::compile(policy)),
             Document::HeadroomPool(pool) => self.with_pool(Pool::compile(pool)),
+            // What is asked for is no policy.
+            Document::HeadroomClaim(_) => self,
         }
     }
 

@@ -37,7 +37,7 @@ pub fn render(file: &Path) -> anyhow::Result<String> {
     }
     let pools = documents.iter().filter_map(|document| match document {
         Document::HeadroomPool(pool) => Some(Pool::compile(pool)),
-        Document::DeletionCostPolicy(_) => None,
+        Document::DeletionCostPolicy(_) | Document::HeadroomClaim(_) => None,
     });
     let policies: Vec<_> = pools.flat_map(|pool| native::policies(&pool)).collect();
     if policies.is_empty() {

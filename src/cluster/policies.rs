@@ -106,6 +106,7 @@ fn put_in_force(world: &World, backends: &Backends, kind: &str, object: &Dynamic
                 world.update_policies(|policies| policies.with_policy(compiled.clone()));
             }
         }
+        Document::HeadroomClaim(_) => {}
         Document::HeadroomPool(pool) => {
             let compiled = Arc::new(Pool::compile(&pool));
             // Nor must it wake up whoever waits for changes.

@@ -65,7 +65,7 @@ impl Manifests {
             }
             return;
         }
-        if group == GROUP || matches!(kind, "DeletionCostPolicy" | "HeadroomPool") {
+        if group == GROUP || matches!(kind, "DeletionCostPolicy" | "HeadroomPool" | "HeadroomClaim") {
             return self.read_document(place, tree, &prefix, report);
         }
         if tree.as_object().is_none() {

@@ -121,7 +121,7 @@ fn backend_errors(file: &Path, documents: &[Document]) -> anyhow::Result<Vec<Fin
     let backends = config.build_backends(directory, Some(&nobody)).with_context(|| file.display().to_string())?;
     let policies = documents.iter().filter_map(|document| match document {
         Document::DeletionCostPolicy(policy) => Some(CostPolicy::compile(policy)),
-        Document::HeadroomPool(_) => None,
+        Document::HeadroomPool(_) | Document::HeadroomClaim(_) => None,
     });
     let error = |policy: CostPolicy| {
         let (_, message) = check_backend(&backends, &policy.spec, &policy.namespace).err()?;

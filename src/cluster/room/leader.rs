@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
+use super::claim_status::{condition, released, replaced, told};
 use super::drain::Drains;
 use super::store::PoolState;
 use super::watches::{read_claim, read_pool};
@@ -31,7 +32,7 @@ use crate::cluster::leadership::Leadership;
 use crate::cluster::listing::CALL_LIMIT;
 use crate::cluster::status::{FIELD_MANAGER, Reporter};
 use crate::headroom;
-use crate::headroom::room::{Claim, Decision, GATE, Ledger, Pod, Room};
+use crate::headroom::room::{Claim, GATE, Ledger, Pod, Room};
 use crate::server::metrics::Metrics;
 
 /// Changes come in bursts; they are looked at together.
@@ -422,58 +423,6 @@ pub async fn ungate(client: &Client, namespace: &str, name: &str, uid: Option<&s
         Ok(Err(e)) => Err(e.to_string()),
         Err(_) => Err(format!("no answer within {CALL_LIMIT:?}")),
     }
-}
-
-/// The claims of which a condition has to change, by UID.
-fn told<'a>(decision: &Decision<'a>, pool: &Pool, now: Timestamp) -> Vec<(&'a str, Vec<Condition>)> {
-    let ended = decision.ended.iter().map(|(claim, ending)| (*claim, released(claim, ending.as_str(), now)));
-    let bound = decision.bound.iter().map(|claim| {
-        let message = format!(
-            "holds a slot of HeadroomPool {} until the job's pod has a node, or {} s pass without a sign",
-            pool.name,
-            claim.ttl.as_secs()
-        );
-        (*claim, replaced(claim, [condition(claim, "Bound", "True", "Bound", &message, now)]))
-    });
-    let refused = decision.refused.iter().map(|(claim, refusal)| {
-        (*claim, replaced(claim, [condition(claim, "Bound", "False", refusal.reason(), &refusal.to_string(), now)]))
-    });
-    let all = ended.chain(bound).chain(refused);
-    all.filter(|(claim, conditions)| *conditions != claim.conditions).map(|(claim, conditions)| (claim.uid.as_str(), conditions)).collect()
-}
-
-fn released(claim: &Claim, reason: &str, now: Timestamp) -> Vec<Condition> {
-    let message = match reason {
-        "PodPlaced" => "the job's pod has a node",
-        "Deleted" => "the claim is being deleted",
-        "Expired" => "no sign of its holder within spec.ttlSeconds",
-        _ => "the job's pod ended, or went, before it had a node",
-    };
-    replaced(claim, [condition(claim, "Bound", "False", reason, message, now), condition(claim, "Released", "True", reason, message, now)])
-}
-
-fn condition(claim: &Claim, type_: &str, status: &str, reason: &str, message: &str, now: Timestamp) -> Condition {
-    let before = claim.condition(type_).filter(|before| before.status == status);
-    Condition {
-        type_: type_.into(),
-        status: status.into(),
-        reason: reason.into(),
-        message: message.into(),
-        observed_generation: None,
-        last_transition_time: before.map_or(Time(now), |before| before.last_transition_time.clone()),
-    }
-}
-
-/// The conditions of a claim with some in the place of others.
-fn replaced<const N: usize>(claim: &Claim, new: [Condition; N]) -> Vec<Condition> {
-    let mut conditions = claim.conditions.clone();
-    for condition in new {
-        match conditions.iter_mut().find(|before| before.type_ == condition.type_) {
-            Some(before) => *before = condition,
-            None => conditions.push(condition),
-        }
-    }
-    conditions
 }
 
 fn claims(client: &Client, namespace: &str) -> Api<DynamicObject> {

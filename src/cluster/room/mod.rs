@@ -1,5 +1,6 @@
 //! Gives the room of placeholders away: every replica follows who has it, and the leader writes.
 
+mod claim_status;
 pub mod drain;
 mod leader;
 pub mod store;
