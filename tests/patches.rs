@@ -6,11 +6,12 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use pecking_order::admission::request::{self, Body};
-use pecking_order::admission::{Mutation, Request, Snapshot, Unreadable, placeholders, pods};
+use pecking_order::admission::{Mutation, Request, Snapshot, Unreadable, gates, placeholders, pods};
 use pecking_order::api::{CostPolicy, DeletionCostPolicy, HeadroomPool, Policies, Pool};
 use pecking_order::cost::annotation::{COST, MARK};
 use pecking_order::cost::score::Basis;
 use pecking_order::cost::{Cost, CostCache};
+use pecking_order::headroom::room::{GATE, Gates};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -105,6 +106,35 @@ proptest! {
         json_patch::patch(&mut patched, &parsed).map_err(|e| TestCaseError::fail(e.to_string()))?;
         prop_assert_eq!(answer(placeholders::review, "CREATE", &patched, &snapshot), None, "a second run patches again");
         pod["spec"]["terminationGracePeriodSeconds"] = json!(0);
+        prop_assert_eq!(patched, pod);
+    }
+
+    #[test]
+    fn a_waiting_pods_patch_adds_our_gate_and_nothing_else(
+        names in prop::collection::vec("[a-z]{1,8}\\.[a-z]{2,4}/[a-z]{1,8}", 0..3), absent in any::<bool>(), extra in "\\PC{0,20}", placed in any::<bool>(),
+    ) {
+        let spec = json!({"gate": {"pods": {"selector": {"matchLabels": {"wait": "yes"}}}}});
+        let pool: HeadroomPool = serde_json::from_value(json!({"metadata": {"name": "general"}, "spec": spec})).unwrap();
+        let (policies, gate) = (Arc::new(Policies::default().with_pool(Pool::compile(&pool))), json!({"name": GATE}));
+        let kept = Arc::new(Gates { are_kept: true, ..Gates::default() });
+        let snapshot = Snapshot { policies, headroom: Default::default(), gates: kept, costs: CostCache::with_capacity(1), contested: Default::default() };
+        let mut pod = json!({"metadata": {"labels": {"wait": "yes"}}, "spec": {"priority": 0, "x": extra}});
+        if !(absent && names.is_empty()) {
+            pod["spec"]["schedulingGates"] = names.iter().map(|name| json!({"name": name})).collect();
+        }
+        if placed {
+            pod["spec"]["nodeName"] = json!("node-1");
+        }
+        let found = answer(gates::review, "CREATE", &pod, &snapshot);
+        prop_assert_eq!(found.is_some(), !placed, "the API server refuses a pod with both");
+        prop_assert_eq!(answer(gates::review, "UPDATE", &pod, &snapshot), None, "a gate cannot be added later");
+        let Some(operations) = found else { return Ok(()) };
+        let mut patched = pod.clone();
+        let parsed: json_patch::Patch = serde_json::from_value(operations).unwrap();
+        json_patch::patch(&mut patched, &parsed).map_err(|e| TestCaseError::fail(e.to_string()))?;
+        prop_assert_eq!(answer(gates::review, "CREATE", &patched, &snapshot), None, "a second run patches again");
+        let all = names.iter().map(|name| json!({"name": name})).chain([gate]).collect();
+        pod["spec"]["schedulingGates"] = Value::Array(all);
         prop_assert_eq!(patched, pod);
     }
 }

@@ -111,11 +111,11 @@ impl Bench {
         Ok(claims.iter().map(row).collect())
     }
 
-    fn bound(&self) -> anyhow::Result<Vec<String>> {
+    pub fn bound(&self) -> anyhow::Result<Vec<String>> {
         Ok(self.claims()?.into_iter().filter(|(_, bound, _)| bound == "True Bound").map(|(name, ..)| name).collect())
     }
 
-    fn wait_for_bound(&self, count: usize) -> anyhow::Result<Vec<String>> {
+    pub fn wait_for_bound(&self, count: usize) -> anyhow::Result<Vec<String>> {
         wait_for("claims to be bound", Duration::from_secs(20), || self.bound().ok().filter(|bound| bound.len() == count))
             .with_context(|| format!("{:?}", self.claims()))
     }
