@@ -69,7 +69,7 @@ fn node(n: usize) -> Value {
         (0..20).map(|i| json!({"names": [format!("registry.example/app-{i}@sha256:{:064}", i)], "sizeBytes": 100_000_000 + i})).collect();
     json!({"apiVersion": "v1", "kind": "Node",
         "metadata": {"name": format!("node-{n}"), "labels": {
-            "karpenter.sh/capacity-type": if n % 3 == 0 { "on-demand" } else { "spot" }, "topology.kubernetes.io/zone": format!("z-{}", n % 5 % 3),
+            "karpenter.sh/capacity-type": if n.is_multiple_of(3) { "on-demand" } else { "spot" }, "topology.kubernetes.io/zone": format!("z-{}", n % 5 % 3),
             "node.kubernetes.io/instance-type": format!("m{}.4xlarge", n % 7 % 4), "kubernetes.io/hostname": format!("node-{n}")}},
         "spec": {"providerID": format!("aws:///z/{n}")},
         "status": {"allocatable": {"cpu": "15890m", "memory": "58Gi", "pods": "58"}, "images": images,
@@ -80,7 +80,7 @@ fn pod(n: usize) -> Value {
     let workload = n % WORKLOADS;
     let environment: Vec<Value> =
         (0..12).map(|i| json!({"name": format!("VARIABLE_{i}"), "value": format!("value-of-{i}-for-{workload}")})).collect();
-    let is_placeholder = workload % 50 == 0;
+    let is_placeholder = workload.is_multiple_of(50);
     let labels = if is_placeholder {
         json!({"pecking-order.dev/headroom": "general"})
     } else {

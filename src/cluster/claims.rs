@@ -184,8 +184,11 @@ impl Held {
     }
 }
 
-/// Status and words of the conditions `Bound` and `Released`.
-fn state_of(claim: &HeadroomClaim) -> (Option<(String, String)>, Option<(String, String)>) {
+/// Status and words of a condition.
+type Words = (String, String);
+
+/// The conditions `Bound` and `Released`.
+fn state_of(claim: &HeadroomClaim) -> (Option<Words>, Option<Words>) {
     let find = |type_: &str| {
         let mut conditions = claim.status.iter().flat_map(|status| &status.conditions);
         conditions.find(|condition| condition.type_ == type_).map(|c| (c.status.clone(), format!("{}: {}", c.reason, c.message)))

@@ -143,7 +143,8 @@ impl RoomStore {
             }
             let old: Vec<String> = state.unplaced.iter().filter(|(_, at)| at.elapsed() >= REMEMBERED).map(|(uid, _)| uid.clone()).collect();
             for uid in old {
-                (state.unplaced.remove(&uid), state.pods.remove(&uid));
+                state.unplaced.remove(&uid);
+                state.pods.remove(&uid);
             }
         });
     }
