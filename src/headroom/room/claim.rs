@@ -88,21 +88,18 @@ impl Claim {
         sign.max(self.created).saturating_add(self.ttl).unwrap_or(Timestamp::MAX)
     }
 
-    /// How a claim that still stands has ended, by what is known of its pods.
-    pub fn ending(&self, pods: &[&Pod], now: Timestamp) -> Option<Ending> {
+    /// How a claim that still stands has ended, by its own pods.
+    pub fn ending(&self, its_own: &[&Pod], now: Timestamp) -> Option<Ending> {
         if self.is_released() {
             return None;
         }
-        let mut its_own = pods.iter().filter(|pod| self.is_of(pod) && pod.placeholder_of.is_empty()).peekable();
-        let has_pods = its_own.peek().is_some();
-        let its_own: Vec<_> = its_own.collect();
         if its_own.iter().any(|pod| pod.node.is_some()) {
             return Some(Ending::PodPlaced);
         }
         if self.is_leaving {
             return Some(Ending::Deleted);
         }
-        if has_pods && its_own.iter().all(|pod| !pod.is_alive()) {
+        if !its_own.is_empty() && its_own.iter().all(|pod| !pod.is_alive()) {
             return Some(Ending::PlacementFailed);
         }
         (self.expires(now) <= now).then_some(Ending::Expired)

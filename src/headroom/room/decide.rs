@@ -1,10 +1,10 @@
 //! Who gets the room that there is: claims and waiting pods in one queue, the oldest first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use super::{Claim, Ending, Ledger, Pod, Useless, View};
+use super::{Claim, Ending, Index, Ledger, Pod, Useless, View};
 use crate::api::headroom_pool::{Holder, HolderKind, MOST_HOLDERS, OnMaxWait};
 
 /// What is to be done about one pool.
@@ -99,18 +99,20 @@ impl Asking<'_> {
 
 /// Decides about one pool.
 pub fn decide<'a>(view: &View<'a>) -> Decision<'a> {
+    let index = Index::new(view);
     let ended: Vec<(&Claim, Ending)> =
-        view.claims.iter().filter_map(|claim| claim.ending(view.pods, view.now).map(|ending| (*claim, ending))).collect();
-    let live: Vec<&Claim> = view.claims.iter().copied().filter(|claim| view.is_live(claim)).collect();
-    let ledger = Ledger::of(view);
+        view.claims.iter().filter_map(|claim| claim.ending(index.pods_of(claim), view.now).map(|ending| (*claim, ending))).collect();
+    let live: Vec<&Claim> = view.claims.iter().copied().filter(|claim| index.is_live(claim)).collect();
+    let ledger = Ledger::of(view, &index);
     let mut decision = Decision { ended, holders: ledger.holders.clone(), ledger, ..Decision::default() };
-    let holds = |uid: &str| decision.ledger.holders.iter().any(|holder| holder.uid == uid);
+    let held: HashSet<String> = decision.ledger.holders.iter().map(|holder| holder.uid.clone()).collect();
+    let holds = |uid: &str| held.contains(uid);
     let (mut asking, mut free) = (Vec::new(), decision.ledger.free);
     for claim in &live {
         if holds(&claim.uid) { decision.bound.push(claim) } else { asking.push(Asking::Claim(claim)) }
     }
     for pod in view.pods.iter().filter(|pod| pod.has_our_gate && pod.awaits_a_node() && !pod.has_other_gates) {
-        let claim = view.claim_of(pod);
+        let claim = index.claim_of(pod);
         if !view.is_gated(pod) && claim.is_none() {
             continue;
         }
@@ -126,7 +128,7 @@ pub fn decide<'a>(view: &View<'a>) -> Decision<'a> {
         match asking {
             Asking::Claim(claim) => {
                 let same = in_namespace.entry(&claim.namespace).or_default();
-                if let Some(refusal) = refusal(view, &decision, claim, free, claims, *same) {
+                if let Some(refusal) = refusal(view, &index, &decision, claim, free, claims, *same) {
                     decision.refused.push((claim, refusal));
                     continue;
                 }
@@ -160,7 +162,15 @@ fn give_up<'a>(view: &View<'a>, pod: &'a Pod, decision: &mut Decision<'a>) {
     }
 }
 
-fn refusal(view: &View<'_>, decision: &Decision<'_>, claim: &Claim, free: u32, claims: u32, same_namespace: u32) -> Option<Refusal> {
+fn refusal(
+    view: &View<'_>,
+    index: &Index<'_>,
+    decision: &Decision<'_>,
+    claim: &Claim,
+    free: u32,
+    claims: u32,
+    same_namespace: u32,
+) -> Option<Refusal> {
     let (wanted, ledger) = (&view.pool.spec.claims, &decision.ledger);
     let pool = || view.pool.name.clone();
     if !wanted.namespaces.is_empty() && !wanted.namespaces.contains(&claim.namespace) {
@@ -183,7 +193,7 @@ fn refusal(view: &View<'_>, decision: &Decision<'_>, claim: &Claim, free: u32, c
         });
     }
     // Pods that are there are in the quota's own count.
-    let is_to_come = |other: &&&Claim| other.namespace == claim.namespace && !view.pods.iter().any(|pod| other.is_of(pod));
+    let is_to_come = |other: &&&Claim| other.namespace == claim.namespace && index.pods_of(other).is_empty();
     let to_come = decision.bound.iter().filter(is_to_come).count() as u32;
     let quotas = view.quotas.iter().filter(|quota| quota.namespace == claim.namespace);
     quotas.filter_map(|quota| quota.refuses(view.shape, to_come)).next().map(|why| Refusal::Quota { why })

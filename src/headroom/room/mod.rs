@@ -20,7 +20,7 @@ pub use gates::{Gates, Newcomer, Room, Verdict, labels_of};
 pub use pod::{GATE, Owner, Pod};
 pub use quota::Quota;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use k8s_openapi::jiff::Timestamp;
 
@@ -48,6 +48,52 @@ pub struct View<'a> {
     /// Whether the namespace of a pod is one of `gate.pods`.
     pub is_gated_namespace: &'a dyn Fn(&str) -> bool,
     pub now: Timestamp,
+}
+
+/// What belongs together, looked up rather than searched for: there may be a thousand claims and ten thousand pods.
+pub struct Index<'a> {
+    /// The pods of each claim, by its UID.
+    pods: HashMap<&'a str, Vec<&'a Pod>>,
+    /// The claim of each pod, by its UID.
+    claims: HashMap<&'a str, &'a Claim>,
+    by_uid: HashMap<&'a str, &'a Pod>,
+    /// Claims that may have a slot, by what is known now.
+    live: HashSet<&'a str>,
+}
+
+impl<'a> Index<'a> {
+    pub fn new(view: &View<'a>) -> Self {
+        let (mut by_name, mut by_job) = (HashMap::new(), HashMap::new());
+        for claim in view.claims {
+            by_name.insert((claim.namespace.as_str(), claim.name.as_str()), *claim);
+            by_job.extend(claim.job.as_deref().map(|job| ((claim.namespace.as_str(), job), *claim)));
+        }
+        let mut index = Self { pods: HashMap::new(), claims: HashMap::new(), by_uid: HashMap::new(), live: HashSet::new() };
+        for pod in view.pods {
+            index.by_uid.insert(&pod.uid, pod);
+            let named = pod.claim.as_deref().and_then(|name| by_name.get(&(pod.namespace.as_str(), name)));
+            let claim = named.or_else(|| by_job.get(&(pod.namespace.as_str(), pod.job.as_deref()?)));
+            if let Some(claim) = claim.filter(|_| pod.placeholder_of.is_empty()) {
+                index.pods.entry(&claim.uid).or_default().push(pod);
+                index.claims.insert(&pod.uid, claim);
+            }
+        }
+        let is_live = |claim: &&&Claim| claim.is_live() && claim.ending(index.pods_of(claim), view.now).is_none();
+        index.live = view.claims.iter().filter(is_live).map(|claim| claim.uid.as_str()).collect();
+        index
+    }
+
+    fn pods_of(&self, claim: &Claim) -> &[&'a Pod] {
+        self.pods.get(claim.uid.as_str()).map(Vec::as_slice).unwrap_or_default()
+    }
+
+    fn claim_of(&self, pod: &Pod) -> Option<&'a Claim> {
+        self.claims.get(pod.uid.as_str()).copied()
+    }
+
+    fn is_live(&self, claim: &Claim) -> bool {
+        self.live.contains(claim.uid.as_str())
+    }
 }
 
 /// How much room there is.
@@ -87,7 +133,7 @@ pub enum Useless {
 }
 
 impl Ledger {
-    pub fn of(view: &View<'_>) -> Self {
+    pub fn of(view: &View<'_>, index: &Index<'_>) -> Self {
         let mut ledger = Self::default();
         let wanted = view.shape.map(effective::request);
         for pod in view.pods {
@@ -118,11 +164,12 @@ impl Ledger {
             }
         }
         let holds = |holder: &&Holder| match holder.kind {
-            HolderKind::HeadroomClaim => view.claims.iter().any(|claim| claim.uid == holder.uid && view.is_live(claim)),
-            HolderKind::Pod => view.pods.iter().any(|pod| pod.uid == holder.uid && pod.awaits_a_node()),
+            HolderKind::HeadroomClaim => index.live.contains(holder.uid.as_str()),
+            HolderKind::Pod => index.by_uid.get(holder.uid.as_str()).is_some_and(|pod| pod.awaits_a_node()),
         };
         ledger.holders = view.holders.iter().filter(holds).cloned().collect();
-        let taking = view.pods.iter().filter(|pod| view.takes_room_unannounced(pod, &ledger.holders)).count();
+        let announced: HashSet<&str> = ledger.holders.iter().map(|holder| holder.uid.as_str()).collect();
+        let taking = view.pods.iter().filter(|pod| view.takes_room_unannounced(pod, index, &announced)).count();
         ledger.in_flight = ledger.holders.len() as u32 + taking as u32;
         ledger.free = ledger.bound.saturating_sub(ledger.in_flight);
         ledger
@@ -162,24 +209,14 @@ impl View<'_> {
         self.pool.gates(&pod.labels) && (self.is_gated_namespace)(&pod.namespace)
     }
 
-    /// Whether a claim may have a slot, by what is known now.
-    fn is_live(&self, claim: &Claim) -> bool {
-        claim.is_live() && claim.ending(self.pods, self.now).is_none()
-    }
-
-    /// The claim of this pool that a pod belongs to.
-    fn claim_of(&self, pod: &Pod) -> Option<&&Claim> {
-        self.claims.iter().find(|claim| claim.is_of(pod))
-    }
-
     /// Whether a pod that the scheduler may place at any moment takes room of which nobody was told: it was made while we were away, its
     /// claim has ended, or it was let go after it had waited long enough.
-    fn takes_room_unannounced(&self, pod: &Pod, holders: &[Holder]) -> bool {
-        let is_ours = || self.claim_of(pod).is_some() || self.is_gated(pod);
-        let is_announced = || {
-            let claim = self.claim_of(pod);
-            holders.iter().any(|holder| holder.uid == pod.uid || claim.is_some_and(|claim| claim.uid == holder.uid))
-        };
-        pod.awaits_a_node() && !pod.has_other_gates && !pod.has_our_gate && pod.placeholder_of.is_empty() && is_ours() && !is_announced()
+    fn takes_room_unannounced(&self, pod: &Pod, index: &Index<'_>, announced: &HashSet<&str>) -> bool {
+        if !pod.awaits_a_node() || pod.has_other_gates || pod.has_our_gate || !pod.placeholder_of.is_empty() {
+            return false;
+        }
+        let claim = index.claim_of(pod);
+        let is_announced = announced.contains(pod.uid.as_str()) || claim.is_some_and(|claim| announced.contains(claim.uid.as_str()));
+        !is_announced && (claim.is_some() || self.is_gated(pod))
     }
 }
