@@ -15,7 +15,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::api::HeadroomPool;
 use crate::cluster::autoscalers::{self, Autoscalers};
 use crate::cluster::listing::{each, is_absent};
-use crate::cluster::room::{drain, ungate, watches};
+use crate::cluster::room::drain::{self, Restored};
+use crate::cluster::room::{ungate, watches};
 use crate::cluster::writer::{ApiWriter, OwnCost, PodWriter, Written};
 use crate::headroom::room::GATE;
 
@@ -112,7 +113,10 @@ async fn give_back_room(client: &Client, dry_run: bool) -> anyhow::Result<bool> 
         }
     }
     for workload in &drained {
-        drain::restore(client, workload).await;
+        if drain::restore(client, workload).await == Restored::Failed {
+            all = false;
+            super::print(&format!("{}/{}: cannot be scaled up again; try again", workload.namespace, workload.name))?;
+        }
     }
     super::print(&format!("{} pods that waited for room were let go; {} workloads were looked after", waiting.len(), drained.len()))?;
     Ok(all)

@@ -55,7 +55,15 @@ fn without_a_replica(cluster: &'static Cluster) -> anyhow::Result<()> {
         );
         ensure!(of_ours()? == before && minimum(cluster, namespace) == Some(5), "a dry run changed something");
 
+        // A pod that waits for room, for which nobody is left to let it go.
+        let gates = serde_json::json!([{"name": "pecking-order.dev/room"}, {"name": "example.com/other"}]);
+        let waiting = serde_json::json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "waiting", "namespace": namespace},
+            "spec": {"schedulingGates": gates, "containers": [{"name": "main", "image": "app"}]}});
+        cluster.admin.apply(&waiting.to_string())?;
+        ensure!(clean_up(&["--dry-run"])?.contains("1 pods wait for room and would be let go"), "the waiting pod");
         let text = clean_up(&["--per-second", "1000"])?;
+        let left = cluster.admin.get(&["pod", "waiting", "-n", namespace])?["spec"]["schedulingGates"].clone();
+        ensure!(left == serde_json::json!([{"name": "example.com/other"}]), "only our gate goes: {left}");
         ensure!(
             text.contains(&format!("{before} costs were taken away")) && text.contains("leaving/web: a floor of 5 was let go"),
             "{text}"

@@ -72,6 +72,6 @@ fn no_shipped_hook_fails_closed(cluster: &'static Cluster) -> anyhow::Result<()>
             }
         }
     }
-    ensure!(hooks == 7, "{hooks} hooks were looked at");
+    ensure!(hooks == 9, "{hooks} hooks were looked at");
     Ok(())
 }

@@ -50,8 +50,12 @@ pub struct Drains {
     client: Client,
     /// The owner of a ReplicaSet, by its UID.
     owners: HashMap<String, Option<String>>,
-    looked: HashMap<String, Instant>,
+    /// When the workloads of a pool were looked at last, and how its runners stood then.
+    looked: HashMap<String, (Instant, Vec<Standing>)>,
 }
+
+/// A runner: its UID, whether it stops, and whether it runs.
+type Standing = (String, bool, bool);
 
 /// How the runners of a pool stand, or those of one owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,28 +96,30 @@ impl Drains {
         let runners: Vec<&Arc<Pod>> = pods.iter().filter(|pod| pool.drains_with(&pod.namespace, &pod.labels)).collect();
         let all = Runners::of(runners.iter().copied());
         let any_stops = runners.iter().any(|pod| pod.is_leaving);
-        let is_time = self.looked.get(&pool.name).is_none_or(|at| at.elapsed() >= LOOK);
-        let has_something_to_restore = !drained.is_empty() && all == Runners::Working;
-        let may_have_stopped = all == Runners::Unknown && drained.is_empty() && is_time;
-        // What was scaled down may have been scaled up again by somebody while the runners stop.
-        let may_need_it_again = any_stops && (drained.is_empty() || is_time);
-        if !(has_something_to_restore || may_have_stopped || may_need_it_again) {
+        // While they work and nothing is drained there is nothing to look for.
+        if drained.is_empty() && !any_stops && all == Runners::Working {
             return unchanged;
         }
-        if is_time {
-            self.looked.insert(pool.name.clone(), Instant::now());
+        let mut standing: Vec<Standing> = runners.iter().map(|pod| (pod.uid.clone(), pod.is_leaving, pod.is_running)).collect();
+        standing.sort();
+        // At once when a runner has changed, and now and then: somebody may have scaled what was drained, or a controller that has no runner left.
+        let is_as_it_was = |(at, then): &(Instant, Vec<Standing>)| *then == standing && at.elapsed() < LOOK;
+        if self.looked.get(&pool.name).is_some_and(is_as_it_was) {
+            return unchanged;
         }
         let mut owner_of: HashMap<String, HashSet<String>> = HashMap::new();
         for pod in &runners {
             owner_of.insert(pod.uid.clone(), self.owners_of(pod).await);
         }
-        let (workloads, controllers) = match self.look(pool, pods, drained, &drain_with.namespace, may_have_stopped).await {
+        let with_controllers = all == Runners::Unknown;
+        let (workloads, controllers) = match self.look(pool, pods, drained, &drain_with.namespace, with_controllers).await {
             Ok(found) => found,
             Err(why) => {
                 warn!(pool = pool.name, why, "cannot look at placeholder workloads; trying again");
                 return unchanged;
             }
         };
+        self.looked.insert(pool.name.clone(), (Instant::now(), standing));
         let mut drain = Drain::default();
         for workload in &workloads {
             let of_owner = |pod: &&&Arc<Pod>| {
@@ -214,22 +220,35 @@ impl Drains {
         scale(&self.client, drained, 0).await
     }
 
-    /// Gives a workload its old number back, unless somebody has given it another meanwhile.
-    pub async fn restore(&self, drained: &Drained) -> bool {
+    /// As the function of this name.
+    pub async fn restore(&self, drained: &Drained) -> Restored {
         restore(&self.client, drained).await
     }
 }
 
+/// What became of giving a workload its old number back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Restored {
+    Yes,
+    /// Somebody has given it another number, or it is gone.
+    NotOurs,
+    /// To be tried again.
+    Failed,
+}
+
 /// Gives a workload its old number back, where it is still at zero.
-pub async fn restore(client: &Client, drained: &Drained) -> bool {
-    let Some(api) = api(client, drained) else { return false };
+pub async fn restore(client: &Client, drained: &Drained) -> Restored {
+    let Some(api) = api(client, drained) else { return Restored::NotOurs };
     let is_ours = |object: &DynamicObject| object.uid().as_ref() == Some(&drained.uid) && object.data["spec"]["replicas"] == 0;
     match find(&api, &drained.name).await {
-        Ok(Some(object)) if is_ours(&object) => scale(client, drained, drained.replicas).await,
-        Ok(_) => false,
+        Ok(Some(object)) if is_ours(&object) => match scale(client, drained, drained.replicas).await {
+            true => Restored::Yes,
+            false => Restored::Failed,
+        },
+        Ok(_) => Restored::NotOurs,
         Err(why) => {
             warn!(namespace = drained.namespace, workload = drained.name, why, "cannot read a workload that was scaled to zero");
-            false
+            Restored::Failed
         }
     }
 }

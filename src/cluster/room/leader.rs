@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use super::claim_status::{condition, released, replaced, told};
-use super::drain::Drains;
+use super::drain::{Drains, Restored};
 use super::store::PoolState;
 use super::watches::{read_claim, read_pool};
 use crate::api::headroom_pool::{Drained, HeadroomPoolStatus, Mode};
@@ -137,16 +137,20 @@ impl Keeper {
 
     async fn serve(&mut self, pool: &Pool) {
         let Some(state) = self.world.room.pool(&pool.name) else { return };
-        let drain = self.drains.plan(pool, &self.world.room.pods(), &state.status.drained).await;
-        for drained in &drain.restore {
-            if self.leadership.is_mine() && self.drains.restore(drained).await {
-                info!(
+        let mut drain = self.drains.plan(pool, &self.world.room.pods(), &state.status.drained).await;
+        for drained in std::mem::take(&mut drain.restore) {
+            let restored = if self.leadership.is_mine() { self.drains.restore(&drained).await } else { Restored::Failed };
+            match restored {
+                Restored::Yes => info!(
                     pool = pool.name,
                     kind = drained.kind,
                     workload = drained.name,
                     replicas = drained.replicas,
                     "placeholders are back with their runners"
-                );
+                ),
+                Restored::NotOurs => {}
+                // What it had must not be forgotten.
+                Restored::Failed => drain.drained.push(drained),
             }
         }
         let round = self.decide(pool, &state, drain.drained);
