@@ -72,7 +72,7 @@ fn node(n: usize) -> Value {
             "karpenter.sh/capacity-type": if n.is_multiple_of(3) { "on-demand" } else { "spot" }, "topology.kubernetes.io/zone": format!("z-{}", n % 5 % 3),
             "node.kubernetes.io/instance-type": format!("m{}.4xlarge", n % 7 % 4), "kubernetes.io/hostname": format!("node-{n}")}},
         "spec": {"providerID": format!("aws:///z/{n}")},
-        "status": {"allocatable": {"cpu": "15890m", "memory": "58Gi", "pods": "58"}, "images": images,
+        "status": {"allocatable": {"cpu": "14500m", "memory": "58Gi", "pods": "58"}, "images": images,
             "conditions": [{"type": "Ready", "status": "True"}, {"type": "MemoryPressure", "status": "False"}]}})
 }
 

@@ -15,6 +15,7 @@ pub const TESTS: &[(&str, Test)] = &[
     ("room::two_runners_race_for_the_last_slot_a_hundred_times", a_race),
     ("room::pods_wait_for_room_and_only_our_gate_is_taken_away", gates),
     ("room::deny_refuses_with_a_hint_and_what_can_never_preempt_is_refused", deny),
+    ("room::f12_a_pod_waits_no_longer_than_its_pool_says", max_wait),
     ("room::f14_placeholders_go_and_come_with_their_runners", drain),
     ("room::a_command_runs_while_it_holds_a_claim", command),
     ("room::what_can_never_be_served_is_refused_or_says_why", bad_input),
@@ -274,6 +275,38 @@ fn deny(cluster: &'static Cluster) -> anyhow::Result<()> {
     std::thread::sleep(Duration::from_secs(1));
     cluster.admin.apply(&bench.pod("job", waiting, json!({})).to_string())?;
     bench.wait_for_node("job")
+}
+
+/// F12: without any room, pods go one a second, or fail, as the pool says, and an Event says why.
+fn max_wait(cluster: &'static Cluster) -> anyhow::Result<()> {
+    let gate = |on_max_wait: &str| {
+        let pods = json!({"selector": {"matchLabels": {"wait": "room-wait"}}});
+        json!({"gate": {"maxWaitSeconds": 3, "onMaxWait": on_max_wait, "pods": pods}})
+    };
+    let bench = Bench::new(cluster, "room-wait", gate("Release"))?;
+    bench.node("a")?;
+    let waiting = json!({"labels": {"wait": "room-wait"}});
+    for index in 0..4 {
+        cluster.admin.apply(
+            &bench.pod(&format!("job-{index}"), waiting.clone(), json!({"containers": [{"name": "main", "image": "app"}]})).to_string(),
+        )?;
+    }
+    let placed = || (0..4).filter(|index| bench.has_node(&format!("job-{index}"))).count();
+    let start = Instant::now();
+    wait_for("the first to go", Duration::from_secs(20), || (placed() > 0).then_some(()))?;
+    let first = start.elapsed();
+    wait_for("all to go", Duration::from_secs(20), || (placed() == 4).then_some(()))?;
+    ensure!(start.elapsed() - first >= Duration::from_secs(2), "one a second, not all at once");
+    let said = || cluster.admin.run(&["events", "-n", bench.name]).ok().filter(|events| events.contains("HeadroomWaitEnded")).map(drop);
+    wait_for("an Event", Duration::from_secs(20), said)?;
+
+    bench.pool(gate("Fail"))?;
+    cluster.admin.apply(&bench.pod("late", waiting, json!({})).to_string())?;
+    let failed = || {
+        let status = cluster.admin.get(&["pod", "late", "-n", bench.name]).ok()?["status"].clone();
+        (status["phase"] == "Failed" && status["reason"] == "HeadroomWaitEnded").then_some(())
+    };
+    wait_for("the pod to fail", Duration::from_secs(20), failed)
 }
 
 fn class_that_never_preempts(cluster: &Cluster) -> anyhow::Result<&'static str> {

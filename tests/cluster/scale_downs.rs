@@ -371,7 +371,8 @@ fn dc_18_busy_pods_go_last(cluster: &'static Cluster) -> anyhow::Result<()> {
         let busy: BTreeSet<String> = [1, 4, 6].map(|i| pods[i].clone()).into();
         let work = |pod: &String| if busy.contains(pod) { 90 } else { 0 };
         cluster.exporter.set(namespace, pods.iter().map(|pod| (pod.clone(), work(pod) as f64)));
-        sleep(MEASURED).await;
+        // Twice, since a Prometheus that has just started may not have scraped at all in the time of one.
+        sleep(MEASURED * 2).await;
         cluster.store_costs(namespace, pods.iter().map(|pod| (pod.clone(), 100 - work(pod)))).await?;
         sleep(Duration::from_millis(300)).await;
         let api: Api<Pod> = Api::namespaced(cluster.client().await?, namespace);

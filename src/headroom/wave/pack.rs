@@ -65,7 +65,8 @@ impl Bin {
     /// Which placeholders would go for a pod: all of lower priority are taken away, and then put back, the highest first, while there is room
     /// (`pkg/scheduler/framework/preemption`). `None` where it would not fit even then.
     pub fn victims(&self, kind: &PodKind) -> Option<Vec<usize>> {
-        if kind.never_preempts {
+        // What cannot fit at all is most often asked for where much does not.
+        if kind.never_preempts || self.total_places <= 0 || !fits(&kind.request, &self.total) {
             return None;
         }
         let (mut free, mut places) = (self.free.clone(), self.places);
@@ -179,6 +180,8 @@ pub fn first_fit(pods: &[&Pod], bins: &[Bin], cluster: &Cluster) -> Packing {
     let mut bins = bins.to_vec();
     let mut candidates = candidates(pods, &bins);
     let mut packing = Packing::default();
+    // Said once for each kind, of which many pods may be left.
+    let mut whys: HashMap<*const PodKind, Why> = HashMap::new();
     for pod in largest_first(pods, &bins) {
         let kind = &pods[pod].kind;
         let open = candidates.get_mut(&Arc::as_ptr(kind));
@@ -190,7 +193,10 @@ pub fn first_fit(pods: &[&Pod], bins: &[Bin], cluster: &Cluster) -> Packing {
         });
         match placed {
             Some(bin) => packing.placed.push((pod, bin)),
-            None => packing.unplaced.push(Unplaced { pod, why: why(kind, &bins, cluster) }),
+            None => {
+                let why = whys.entry(Arc::as_ptr(kind)).or_insert_with(|| why(kind, &bins, cluster)).clone();
+                packing.unplaced.push(Unplaced { pod, why });
+            }
         }
     }
     packing
